@@ -1,0 +1,66 @@
+#include "compile/fingerprint.h"
+
+#include <functional>
+
+#include "graph/graph.h"
+
+namespace tiledev {
+
+namespace {
+
+uint64_t node_word(const Node& node) {
+  if (node.host) {
+    return ~std::hash<std::string>{}(node.host->name);
+  }
+  return node.signature->id;
+}
+
+uint64_t hash_words(const std::vector<uint64_t>& words) {
+  uint64_t hash = 0x9E3779B97F4A7C15ull;
+  for (const uint64_t word : words) {
+    hash = (hash ^ word) * 0xFF51AFD7ED558CCDull;
+    hash ^= hash >> 32;
+  }
+  return hash;
+}
+
+}  // namespace
+
+Fingerprint fingerprint(const std::vector<Node>& nodes) {
+  Fingerprint print;
+  print.words.reserve(nodes.size() * 6);
+  const uint64_t pass = next_mark();
+  for (const Node& node : nodes) {
+    print.words.push_back(node_word(node));
+    for (const Operand& operand : node.operands) {
+      print.words.push_back(static_cast<uint64_t>(operand.offset));
+    }
+    uint64_t shape = (node.token ? 1 : 0);
+    for (const auto& buffer : node.results) {
+      shape = shape * 2 + (buffer ? 1 : 0);
+    }
+    print.words.push_back(shape);
+    for_each_access(node, [&](Buffer& buffer, bool, bool, bool) {
+      if (buffer.mark != pass) {
+        buffer.mark = pass;
+        buffer.mark_index = static_cast<uint32_t>(print.outlives.size());
+        print.outlives.push_back(buffer.external() || buffer.pending_uses > 0);
+      }
+      print.accesses.push_back(buffer.mark_index);
+      print.words.push_back(buffer.mark_index);
+    });
+  }
+  uint64_t packed = 1;
+  for (const uint8_t bit : print.outlives) {
+    packed = packed * 2 + bit;
+    if (packed >> 62) {
+      print.words.push_back(packed);
+      packed = 1;
+    }
+  }
+  print.words.push_back(packed);
+  print.hash = hash_words(print.words);
+  return print;
+}
+
+}  // namespace tiledev

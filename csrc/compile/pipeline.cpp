@@ -1,0 +1,52 @@
+#include "compile/pipeline.h"
+
+#include <atomic>
+#include <memory>
+#include <utility>
+
+#include "compile/verify.h"
+
+namespace tiledev {
+
+namespace {
+
+struct Pass {
+  const char* name;
+  void (*run)(Compilation&);
+};
+
+// THE LIST: what a graph goes through on its way to a plan.
+constexpr Pass kPasses[] = {
+    {"dead_nodes", find_dead_nodes},
+    {"dependences", find_dependences},
+};
+
+std::vector<uint32_t> index_accesses(const std::vector<Node>& nodes) {
+  std::vector<uint32_t> first;
+  first.reserve(nodes.size() + 1);
+  uint32_t count = 0;
+  for (const Node& node : nodes) {
+    first.push_back(count);
+    for_each_access(node, [&](const Buffer&, bool, bool, bool) { ++count; });
+  }
+  first.push_back(count);
+  return first;
+}
+
+}  // namespace
+
+PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print, bool verify) {
+  static std::atomic<uint64_t> next_id{1};
+  Compilation c{nodes, print, index_accesses(nodes), {}, {}};
+  c.plan.id = next_id.fetch_add(1, std::memory_order_relaxed);
+  c.plan.node_count = nodes.size();
+  for (const Pass& pass : kPasses) {
+    pass.run(c);
+    if (verify) {
+      verify_compilation(c, pass.name);
+    }
+  }
+  return std::make_shared<const Plan>(std::move(c.plan));
+}
+
+}  // namespace tiledev

@@ -1,0 +1,86 @@
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/CachingDeviceAllocator.h>
+#include <unistd.h>
+
+#include <utility>
+
+#include "record/host_call.h"
+#include "record/recorder.h"
+#include "record/session.h"
+#include "record/storage.h"
+
+namespace tiledev {
+
+namespace {
+
+using c10::CachingDeviceAllocator::DeviceStats;
+using c10::CachingAllocator::Stat;
+using c10::CachingAllocator::StatArray;
+
+// Hands out buffers. Their memory comes when a node needs it, so the statistics count that.
+class Allocator final : public c10::DeviceAllocator {
+ public:
+  c10::DataPtr allocate(size_t nbytes) override {
+    Session::get().check_usable();
+    return make_data_ptr(Session::get().buffers().create(nbytes));
+  }
+
+  void copy_data(void*, const void*, std::size_t) const override {
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "[tiledev] memory of the device cannot be copied by "
+                                "address; use Tensor.copy_ or UntypedStorage.clone");
+  }
+
+  bool initialized() override { return true; }
+  void emptyCache(c10::MempoolId_t) override {}
+  void recordStream(const c10::DataPtr&, c10::Stream) override {}
+
+  DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    const auto& counters = Session::get().buffers().counters();
+    DeviceStats stats;
+    const auto fill = [](StatArray& array, int64_t current, int64_t peak, int64_t allocated,
+                         int64_t freed) {
+      Stat& stat = array[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
+      stat.current = current;
+      stat.peak = peak;
+      stat.allocated = allocated;
+      stat.freed = freed;
+    };
+    const int64_t current = counters.allocated.load(), peak = counters.peak.load();
+    const int64_t in = counters.total_allocated.load(), out = counters.total_freed.load();
+    for (StatArray* bytes : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
+                             &stats.requested_bytes}) {
+      fill(*bytes, current, peak, in, out);
+    }
+    const int64_t made = counters.allocations.load(), gone = counters.frees.load();
+    for (StatArray* count : {&stats.allocation, &stats.active, &stats.segment}) {
+      fill(*count, made - gone, made - gone, made, gone);
+    }
+    return stats;
+  }
+
+  void resetAccumulatedStats(c10::DeviceIndex) override {
+    auto& counters = Session::get().buffers().counters();
+    counters.total_allocated = counters.allocated.load();
+    counters.total_freed = 0;
+  }
+  void resetPeakStats(c10::DeviceIndex) override {
+    auto& counters = Session::get().buffers().counters();
+    counters.peak = counters.allocated.load();
+  }
+  std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
+    const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+    const auto total = static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * page;
+#ifdef _SC_AVPHYS_PAGES
+    return {static_cast<size_t>(sysconf(_SC_AVPHYS_PAGES)) * page, total};
+#else
+    return {total, total};
+#endif
+  }
+};
+
+REGISTER_ALLOCATOR(c10::DeviceType::PrivateUse1, new Allocator())
+
+}  // namespace
+
+}  // namespace tiledev

@@ -1,0 +1,65 @@
+#include "graph/buffer.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <utility>
+
+namespace tiledev {
+
+void MemoryCounters::add(int64_t nbytes) {
+  const int64_t now = allocated.fetch_add(nbytes, std::memory_order_relaxed) + nbytes;
+  total_allocated.fetch_add(nbytes, std::memory_order_relaxed);
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  int64_t seen = peak.load(std::memory_order_relaxed);
+  while (now > seen && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
+  }
+}
+
+void MemoryCounters::remove(int64_t nbytes) {
+  allocated.fetch_sub(nbytes, std::memory_order_relaxed);
+  total_freed.fetch_add(nbytes, std::memory_order_relaxed);
+  frees.fetch_add(1, std::memory_order_relaxed);
+}
+
+Buffer::Buffer(BufferPool* pool, size_t nbytes)
+    : pool_(pool),
+      id_(pool->next_id()),
+      nbytes_(nbytes),
+      address_(pool->addresses().allocate(nbytes)),
+      address_nbytes_(nbytes) {
+  pool_->counters().live_buffers.fetch_add(1, std::memory_order_relaxed);
+}
+
+Buffer::~Buffer() {
+  if (has_memory()) {
+    pool_->counters().remove(static_cast<int64_t>(counted_));
+  }
+  pool_->counters().live_buffers.fetch_sub(1, std::memory_order_relaxed);
+  pool_->addresses().release(address_, address_nbytes_);
+}
+
+const c10::Storage& Buffer::memory() {
+  if (!has_memory()) {
+    const std::lock_guard lock(pool_->memory_mutex(id_));
+    if (!has_memory()) {
+      memory_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes_, c10::GetCPUAllocator(),
+                             /*resizable=*/true);
+      counted_ = nbytes_;
+      pool_->counters().add(static_cast<int64_t>(counted_));
+      has_memory_.store(true, std::memory_order_release);
+    }
+  }
+  return memory_;
+}
+
+void Buffer::adopt(c10::Storage memory) {
+  if (has_memory()) {
+    pool_->counters().remove(static_cast<int64_t>(counted_));
+  }
+  memory_ = std::move(memory);
+  counted_ = memory_.nbytes();
+  pool_->counters().add(static_cast<int64_t>(counted_));
+  has_memory_.store(true, std::memory_order_release);
+}
+
+}  // namespace tiledev

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <string>
+
+namespace tiledev {
+
+// What the recorder needs of the language that drives it. The Python bindings install theirs; the
+// defaults serve plain C++ programs. Everything here may be called with or without the GIL, from
+// any thread but a worker.
+struct Bridge {
+  // A small number for the source line that is being executed; 0 if unknown.
+  uint32_t (*capture_location)() = [] { return uint32_t{0}; };
+  // "file.py:12 in forward", or an empty string.
+  std::string (*describe_location)(uint32_t) = [](uint32_t) { return std::string(); };
+  // Gives up the interpreter lock around a blocking wait; null if it was not held.
+  void* (*release_interpreter)() = [] { return static_cast<void*>(nullptr); };
+  void (*restore_interpreter)(void*) = [](void*) {};
+  // Throws if the user asked to stop (Ctrl-C).
+  void (*check_interrupt)() = [] {};
+  // Whether an exception says that an op is not implemented; forgets it in the interpreter if so.
+  bool (*swallow_not_implemented)(const std::exception&) = [](const std::exception&) {
+    return false;
+  };
+};
+
+Bridge& bridge();
+
+// Blocking waits happen in the scope of one of these.
+class WithoutInterpreter {
+ public:
+  WithoutInterpreter() : state_(bridge().release_interpreter()) {}
+  ~WithoutInterpreter() { bridge().restore_interpreter(state_); }
+  WithoutInterpreter(const WithoutInterpreter&) = delete;
+  WithoutInterpreter& operator=(const WithoutInterpreter&) = delete;
+
+ private:
+  void* state_;
+};
+
+}  // namespace tiledev

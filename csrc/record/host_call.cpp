@@ -1,0 +1,222 @@
+#include "record/host_call.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/clone.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+#include "record/bridge.h"
+#include "record/call.h"
+#include "record/session.h"
+#include "record/storage.h"
+#include "runtime/host_view.h"
+
+namespace tiledev {
+
+namespace {
+
+class HostCallRunner {
+ public:
+  HostCallRunner(const OpTraits& traits, torch::jit::Stack* stack)
+      : traits_(traits), stack_(stack), args_(torch::jit::last(*stack, traits.args.size())) {}
+
+  void run() {
+    collect();
+    Session::get().wait_for(reads_, false);
+    Session::get().wait_for(writes_, true);
+    torch::jit::Stack host;
+    for (size_t i = 0; i < args_.size(); ++i) {
+      host.push_back(to_host(args_[i], traits_.args[i].kind));
+    }
+    call(host);
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      sync_metadata(*tensors_[i], aliases_[i]);
+    }
+    std::vector<c10::IValue> results;
+    for (size_t r = 0; r < traits_.returns.size(); ++r) {
+      results.push_back(to_device(host[r], traits_.returns[r]));
+    }
+    torch::jit::drop(*stack_, args_.size());
+    std::move(results.begin(), results.end(), std::back_inserter(*stack_));
+  }
+
+ private:
+  void collect() {
+    for (size_t i = 0; i < args_.size(); ++i) {
+      auto& list = traits_.args[i].written ? writes_ : reads_;
+      if (traits_.args[i].kind == ArgKind::kGenerator) {
+        writes_.push_back(stream_of(args_[i]).token);
+      } else if (args_[i].isTensor()) {
+        add_buffer(args_[i].toTensor(), list);
+      } else if (args_[i].isList() && traits_.args[i].kind != ArgKind::kConstant) {
+        for (const c10::IValue& element : args_[i].toListRef()) {
+          add_buffer(element.isTensor() ? element.toTensor() : at::Tensor(), list);
+        }
+      }
+    }
+  }
+
+  static void add_buffer(const at::Tensor& tensor, std::vector<BufferPtr>& list) {
+    if (tensor.defined() && on_device(*tensor.unsafeGetTensorImpl()) && tensor.has_storage()) {
+      list.push_back(buffer_ptr(*tensor.unsafeGetTensorImpl()));
+    }
+  }
+
+  void call(torch::jit::Stack& host) {
+    const WithoutInterpreter released;
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    traits_.op.callBoxed(host);
+  }
+
+  c10::IValue to_host(const c10::IValue& value, ArgKind kind) {
+    switch (kind) {
+      case ArgKind::kTensor:
+        return value.isTensor() ? alias(value.toTensor()) : value;
+      case ArgKind::kTensorList:
+      case ArgKind::kOptionalTensorList:
+        return value.isList() ? list_to_host(value, kind) : value;
+      case ArgKind::kGenerator:
+        return stream_of(value).generator;
+      case ArgKind::kDevice:
+        return value.isNone() ? value : c10::IValue(c10::Device(c10::kCPU));
+      default:
+        return value;
+    }
+  }
+
+  c10::IValue list_to_host(const c10::IValue& value, ArgKind kind) {
+    c10::List<at::Tensor> plain;
+    c10::List<std::optional<at::Tensor>> optional;
+    for (const c10::IValue& element : value.toListRef()) {
+      const at::Tensor tensor = element.isTensor() ? alias(element.toTensor()) : at::Tensor();
+      if (kind == ArgKind::kTensorList) {
+        plain.push_back(tensor);
+      } else {
+        optional.push_back(tensor.defined() ? std::optional(tensor) : std::nullopt);
+      }
+    }
+    return kind == ArgKind::kTensorList ? c10::IValue(plain) : c10::IValue(optional);
+  }
+
+  at::Tensor alias(const at::Tensor& tensor) {
+    if (!tensor.defined() || !on_device(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) {
+      return tensor;
+    }
+    tensors_.push_back(tensor.unsafeGetTensorImpl());
+    aliases_.push_back(host_alias(tensor));
+    return aliases_.back();
+  }
+
+  // An op may have resized what it wrote.
+  static void sync_metadata(c10::TensorImpl& tensor, const at::Tensor& alias) {
+    auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+    const auto& memory = alias.storage();
+    if (memory.nbytes() != storage.nbytes()) {
+      auto fresh = Session::get().buffers().create(memory.nbytes());
+      fresh->adopt(memory);
+      storage.set_data_ptr_noswap(make_data_ptr(std::move(fresh)));
+      storage.set_nbytes(memory.nbytes());
+    }
+    if (alias.sizes() != tensor.sizes() || alias.strides() != tensor.strides()) {
+      tensor.set_sizes_and_strides(alias.sizes(), alias.strides());
+    }
+  }
+
+  c10::IValue to_device(const c10::IValue& value, const ReturnTraits& ret) {
+    if (ret.alias_arg >= 0) {
+      return args_[ret.alias_arg];
+    }
+    if (value.isTensor()) {
+      return adopt(value.toTensor());
+    }
+    if (ret.list && ret.tensor) {
+      c10::List<at::Tensor> list;
+      for (const c10::IValue& element : value.toListRef()) {
+        list.push_back(adopt(element.toTensor()));
+      }
+      return list;
+    }
+    return value;
+  }
+
+  at::Tensor adopt(at::Tensor result) {
+    if (!result.defined() || !result.device().is_cpu()) {
+      return result;
+    }
+    TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided, "[", traits_.name, "] gives a ",
+                                result.layout(), " tensor; tiledev has dense tensors only. "
+                                "Move the input to the CPU first");
+    bool own = result.storage_offset() == 0 && result.storage().resizable();
+    for (const auto& alias : aliases_) {
+      own &= !alias.storage().is_alias_of(result.storage());
+    }
+    own &= result.storage().use_count() <= 2;  // the result's, and the stack's
+    if (!own || result.is_conj() || result.is_neg()) {
+      result = result.resolve_conj().resolve_neg().clone();
+    }
+    const TensorMeta meta = meta_of(*result.unsafeGetTensorImpl());
+    auto buffer = Session::get().buffers().create(result.storage().nbytes());
+    const size_t nbytes = buffer->nbytes();
+    buffer->adopt(result.storage());
+    c10::Storage storage(c10::Storage::use_byte_size_t{}, nbytes, make_data_ptr(std::move(buffer)),
+                         c10::GetAllocator(kDevice), /*resizable=*/true);
+    return make_tensor(std::move(storage), meta);
+  }
+
+  const OpTraits& traits_;
+  torch::jit::Stack* stack_;
+  c10::ArrayRef<c10::IValue> args_;
+  std::vector<BufferPtr> reads_, writes_;
+  std::vector<c10::TensorImpl*> tensors_;
+  std::vector<at::Tensor> aliases_;
+};
+
+}  // namespace
+
+void run_on_host(const OpTraits& traits, torch::jit::Stack* stack, const char* reason) {
+  TORCH_CHECK_NOT_IMPLEMENTED(traits.handling != Handling::kView, "[", traits.name,
+                              "] is a view that tiledev does not implement");
+  Session::get().check_usable();
+  if (reason == nullptr && traits.handling == Handling::kFallback) {
+    reason = "the shape of its result depends on values";
+  }
+  if (reason != nullptr) {
+    Session::get().count_fallback(traits.name, reason);
+  }
+  HostCallRunner(traits, stack).run();
+}
+
+void move_indices_to_device(const OpTraits& traits, torch::jit::Stack* stack) {
+  const size_t first = stack->size() - traits.args.size();
+  for (size_t i = 0; i < traits.args.size(); ++i) {
+    c10::IValue& arg = (*stack)[first + i];
+    if (traits.args[i].kind != ArgKind::kOptionalTensorList || !arg.isList()) {
+      continue;
+    }
+    c10::List<std::optional<at::Tensor>> list;
+    for (const c10::IValue& element : arg.toListRef()) {
+      auto tensor = element.toOptional<at::Tensor>();
+      if (tensor && tensor->defined() && tensor->device().is_cpu()) {
+        tensor = tensor->to(c10::Device(kDevice, 0));
+      }
+      list.push_back(std::move(tensor));
+    }
+    arg = std::move(list);
+  }
+}
+
+at::Tensor host_alias(const at::Tensor& tensor) {
+  const auto& impl = *tensor.unsafeGetTensorImpl();
+  return host_view(buffer_of(impl).memory(), meta_of(impl), impl.storage_offset());
+}
+
+at::Tensor read_out(const at::Tensor& tensor) {
+  Session::get().wait_for({buffer_ptr(*tensor.unsafeGetTensorImpl())}, false);
+  return host_alias(tensor);
+}
+
+}  // namespace tiledev

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <unordered_map>
+
+#include "record/call.h"
+
+namespace tiledev {
+
+// The signatures of one op, by key. Protected by the session's lock.
+class SignatureCache {
+ public:
+  SignaturePtr find(const std::vector<int64_t>& key) const;
+  void insert(SignaturePtr signature);
+
+ private:
+  static constexpr size_t kMaxSignatures = 16384;
+  std::unordered_multimap<uint64_t, SignaturePtr> signatures_;
+  mutable SignaturePtr recent_;
+};
+
+// Thrown when an op cannot be recorded with these arguments: the fallback must run it.
+struct CannotRecord {
+  const char* reason;
+};
+
+// Runs the op on Meta tensors and makes the signature. Raises what the Meta kernel raises for wrong
+// shapes and dtypes. May take the interpreter's lock (most Meta kernels are Python): call it
+// without the session's lock.
+SignaturePtr infer_signature(const CallView& call);
+
+}  // namespace tiledev

@@ -1,0 +1,186 @@
+#include "record/recorder.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <shared_mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "record/bridge.h"
+#include "record/host_call.h"
+#include "record/ops.h"
+#include "record/session.h"
+#include "record/storage.h"
+
+namespace tiledev {
+
+namespace {
+
+// The states of all ops that were met. Registration data, not session state: it only grows.
+class OpRegistry {
+ public:
+  OpState& get(const c10::OperatorHandle& op) {
+    {
+      const std::shared_lock lock(mutex_);
+      if (auto it = states_.find(op); it != states_.end()) {
+        return *it->second;
+      }
+    }
+    auto state = std::make_unique<OpState>(op);
+    const std::unique_lock lock(mutex_);
+    return *states_.try_emplace(op, std::move(state)).first->second;
+  }
+
+ private:
+  std::shared_mutex mutex_;
+  std::unordered_map<c10::OperatorHandle, std::unique_ptr<OpState>> states_;
+};
+
+// Gives an out= argument the shape that the op will write.
+void apply_resize(c10::TensorImpl& tensor, const TensorMeta& meta) {
+  const size_t needed = meta.storage_nbytes() + tensor.storage_offset() * tensor.itemsize();
+  auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (needed > storage.nbytes()) {
+    resize_storage(storage, needed, /*keep=*/false);
+  }
+  tensor.set_sizes_and_strides(meta.sizes, meta.strides);
+}
+
+at::Tensor tensor_of(c10::TensorImpl* impl) {
+  return at::Tensor(
+      c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
+}
+
+class Recording {
+ public:
+  Recording(OpState& state, CallView& call) : state_(state), call_(call) {}
+
+  // The results, as a stack.
+  void run(torch::jit::Stack& results) {
+    Session& session = Session::get();
+    session.check_usable();
+    const uint32_t location = bridge().capture_location();
+    std::unique_lock lock(session.mutex());
+    signature_ = state_.signatures.find(call_.key());
+    if (!signature_) {
+      lock.unlock();
+      signature_ = infer_signature(call_);
+      lock.lock();
+      state_.signatures.insert(signature_);
+    }
+    if (!signature_->resized.empty()) {
+      lock.unlock();
+      for (const auto& [operand, meta] : signature_->resized) {
+        apply_resize(*call_.operands()[operand], meta);
+      }
+      lock.lock();
+    }
+    Node node;
+    node.location = location;
+    fill(node, results);
+    session.count_recorded(state_.traits);
+    session.append(std::move(node));
+    lock.unlock();
+    session.after_append();
+  }
+
+ private:
+  void fill(Node& node, torch::jit::Stack& results) {
+    for (c10::TensorImpl* impl : call_.operands()) {
+      node.operands.push_back({buffer_ptr(*impl), impl->storage_offset()});
+    }
+    node.values.assign(std::make_move_iterator(call_.values().begin()),
+                       std::make_move_iterator(call_.values().end()));
+    if (call_.stream() != nullptr) {
+      node.token = call_.stream()->token;
+    }
+    size_t output = 0;
+    for (size_t r = 0; r < signature_->return_counts.size(); ++r) {
+      if (!state_.traits.returns[r].list) {
+        results.emplace_back(make_output(node, signature_->outputs[output++]));
+        continue;
+      }
+      c10::List<at::Tensor> list;
+      for (uint32_t i = 0; i < signature_->return_counts[r]; ++i) {
+        list.push_back(make_output(node, signature_->outputs[output++]));
+      }
+      results.emplace_back(std::move(list));
+    }
+    node.signature = std::move(signature_);
+  }
+
+  at::Tensor make_output(Node& node, const OutputMeta& output) {
+    switch (output.kind) {
+      case OutputMeta::Kind::kOperand:
+        return tensor_of(call_.operands()[output.operand]);
+      case OutputMeta::Kind::kUndefined:
+        node.results.emplace_back();
+        return {};
+      default: {
+        c10::Storage storage = make_storage(output.meta.storage_nbytes());
+        node.results.push_back(BufferPtr::reclaim_copy(&buffer_of(*storage.unsafeGetStorageImpl())));
+        return make_tensor(std::move(storage), output.meta);
+      }
+    }
+  }
+
+  OpState& state_;
+  CallView& call_;
+  SignaturePtr signature_;
+};
+
+}  // namespace
+
+OpState::OpState(const c10::OperatorHandle& op) : traits(op) { classify(traits); }
+
+OpState& state_of(const c10::OperatorHandle& op) {
+  static OpRegistry* registry = new OpRegistry();  // kernels may be called until the very end
+  return registry->get(op);
+}
+
+OpState& state_of(const char* name, const char* overload) {
+  return state_of(c10::Dispatcher::singleton().findSchemaOrThrow(name, overload));
+}
+
+void record(OpState& state, torch::jit::Stack* stack) {
+  const OpTraits& traits = state.traits;
+  if (traits.handling != Handling::kRecord) {
+    run_on_host(state.traits, stack);
+    return;
+  }
+  if (traits.accepts_cpu_index) {
+    move_indices_to_device(traits, stack);
+  }
+  torch::jit::Stack results;
+  try {
+    CallView call(traits, torch::jit::last(*stack, traits.args.size()));
+    Recording(state, call).run(results);
+  } catch (const CannotRecord& why) {
+    run_on_host(state.traits, stack, why.reason);
+    return;
+  }
+  torch::jit::drop(*stack, traits.args.size());
+  std::move(results.begin(), results.end(), std::back_inserter(*stack));
+}
+
+void record_byte_copy(const BufferPtr& from, const BufferPtr& to, size_t nbytes) {
+  static OpState& copy = state_of("aten::copy_", "");
+  TensorMeta bytes;
+  bytes.sizes = {static_cast<int64_t>(nbytes)};
+  bytes.strides = {1};
+  bytes.dtype = c10::ScalarType::Byte;
+  bytes.numel = static_cast<int64_t>(nbytes);
+  const auto view = [&](const BufferPtr& buffer) {
+    c10::Storage storage(c10::Storage::use_byte_size_t{}, buffer->nbytes(), make_data_ptr(buffer),
+                         nullptr, /*resizable=*/false);
+    return make_tensor(std::move(storage), bytes);
+  };
+  const bool external_from = from->external();
+  const bool external_to = to->external();
+  record_op(copy, view(to), view(from), false);
+  from->set_external(external_from);  // the views above have come and gone
+  to->set_external(external_to);
+}
+
+}  // namespace tiledev

@@ -1,0 +1,448 @@
+#include "record/session.h"
+
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <pthread.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <utility>
+
+#include "record/bridge.h"
+
+namespace tiledev {
+
+namespace {
+
+// So many tasks may be in flight when a flush that nobody waits for returns: recording stays ahead
+// of running, and neither time nor memory runs away.
+constexpr size_t kMaxTasksInFlight = 40000;
+
+bool env_flag(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr && std::strcmp(value, "0") != 0 && *value != '\0';
+}
+
+void interruptible() { bridge().check_interrupt(); }
+
+std::atomic<bool> forked{false};  // set in the child of a fork
+
+void mark_forked() { forked.store(true, std::memory_order_relaxed); }
+
+}  // namespace
+
+Bridge& bridge() {
+  static Bridge instance;
+  return instance;
+}
+
+Session& Session::get() {
+  static Session* session = new Session();  // never destroyed: tensors may outlive everything
+  return *session;
+}
+
+Session::Session() {
+  pthread_atfork(nullptr, nullptr, &mark_forked);
+#ifdef TILEDEV_DEBUG
+  verify_ = true;
+#else
+  verify_ = env_flag("TILEDEV_VERIFY");
+#endif
+}
+
+// ---- life -------------------------------------------------------------------------------------
+
+bool Session::in_bad_fork() const {
+  return forked.load(std::memory_order_relaxed) && touched_.load(std::memory_order_relaxed);
+}
+
+void Session::check_usable() {
+  TORCH_CHECK(!in_bad_fork(),
+              "[tiledev] cannot be used in a forked child process: its workers live in the parent. ",
+              "Use the 'spawn' start method, e.g. torch.multiprocessing.set_start_method('spawn')");
+}
+
+void Session::configure(const Settings& settings) {
+  check_usable();
+  const std::lock_guard lock(mutex_);
+  if (executor_ || !graph_.empty()) {
+    TORCH_CHECK(settings == settings_ || (settings_ == Settings{} && settings == settings_),
+                "[init_context] work has begun with other settings; call init_context() before the "
+                "first tensor is made on tiledev, or call shutdown_context() first");
+  }
+  settings_ = settings;
+  configured_ = true;
+  executor();
+}
+
+Executor& Session::executor() {
+  if (!executor_) {
+    const int workers = settings_.workers > 0 ? settings_.workers : at::get_num_threads();
+    executor_ = make_native_executor(workers);
+    executor_ready_ = true;
+    touched_.store(true, std::memory_order_relaxed);
+  }
+  return *executor_;
+}
+
+void Session::shutdown() {
+  if (in_bad_fork()) {
+    return;
+  }
+  const WithoutInterpreter released;
+  std::unique_ptr<Executor> executor;
+  std::vector<Node> pending;
+  std::vector<Compiled> compiled;
+  {
+    const std::lock_guard lock(mutex_);
+    executor = std::move(executor_);
+    executor_ready_ = false;
+    configured_ = false;
+    pending = graph_.take_all();
+    compiled = std::move(compiled_);
+    settings_ = Settings{};
+  }
+  auto error = std::make_shared<RunError>();
+  error->op = "shutdown_context";
+  error->exception = std::make_exception_ptr(
+      c10::Error({__func__, __FILE__, __LINE__}, "[shutdown_context] the context was shut down before this value was computed"));
+  const auto poison = [&](const std::vector<Node>& nodes) {
+    for (const Node& node : nodes) {
+      for_each_access(node, [&](Buffer& buffer, bool, bool writes, bool) {
+        if (writes && &buffer != node.token.get()) {
+          buffer.error = error;
+        }
+      });
+    }
+  };
+  if (executor) {
+    executor->drain(0, [] {});
+  }
+  poison(pending);
+  for (const auto& c : compiled) {
+    poison(c.nodes);
+  }
+}
+
+Settings Session::settings() {
+  const std::lock_guard lock(mutex_);
+  return settings_;
+}
+
+int Session::workers() {
+  const std::lock_guard lock(mutex_);
+  return executor().workers();
+}
+
+// ---- recording --------------------------------------------------------------------------------
+
+void Session::append(Node node) {
+  ++nodes_recorded_;
+  touched_.store(true, std::memory_order_relaxed);
+  graph_.append(std::move(node));
+  if (static_cast<int64_t>(graph_.size()) >= settings_.max_pending_nodes ||
+      static_cast<int64_t>(graph_.result_nbytes()) >= settings_.max_pending_bytes) {
+    over_limit_.store(true, std::memory_order_relaxed);
+  }
+}
+
+void Session::after_append() {
+  if (eager()) {
+    wait_all();
+  } else if (over_limit_.load(std::memory_order_relaxed)) {
+    {
+      const std::lock_guard lock(mutex_);
+      ++self_flushes_;
+    }
+    flush();
+  }
+}
+
+void Session::append_host_call(std::string name, const BufferPtr& token,
+                               std::function<void()> body) {
+  check_usable();
+  Node node;
+  node.host = std::make_shared<HostCall>(HostCall{std::move(name), std::move(body)});
+  node.token = token;
+  node.location = bridge().capture_location();
+  {
+    const std::lock_guard lock(mutex_);
+    append(std::move(node));
+  }
+  after_append();
+}
+
+// ---- flushing ---------------------------------------------------------------------------------
+
+void Session::compile_nodes(std::vector<Node> nodes) {
+  if (nodes.empty()) {
+    return;
+  }
+  const Fingerprint print = fingerprint(nodes);
+  PlanPtr plan = plans_.get(nodes, print, verify_);
+  nodes_dropped_ += static_cast<int64_t>(plan->dropped.size());
+  compiled_.push_back({std::move(plan), std::move(nodes)});
+}
+
+void Session::submit_compiled() {
+  for (auto& compiled : std::exchange(compiled_, {})) {
+    ++flushes_;
+    executor().submit(std::move(compiled.plan), std::move(compiled.nodes));
+  }
+}
+
+void Session::compile_pending() {
+  const std::lock_guard lock(mutex_);
+  over_limit_.store(false, std::memory_order_relaxed);
+  compile_nodes(graph_.take_all());
+}
+
+void Session::run_compiled() {
+  check_usable();
+  {
+    const std::lock_guard lock(mutex_);
+    if (compiled_.empty()) {
+      compile_nodes(graph_.take_all());
+      over_limit_.store(false, std::memory_order_relaxed);
+    }
+    submit_compiled();
+  }
+  throttle();
+}
+
+void Session::flush() {
+  check_usable();
+  {
+    const std::lock_guard lock(mutex_);
+    over_limit_.store(false, std::memory_order_relaxed);
+    compile_nodes(graph_.take_all());
+    submit_compiled();
+  }
+  throttle();
+}
+
+void Session::throttle() {
+  Executor* executor = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    executor = executor_.get();
+  }
+  if (executor != nullptr && executor->unfinished() > kMaxTasksInFlight) {
+    const WithoutInterpreter released;
+    executor->drain(kMaxTasksInFlight / 2, interruptible);
+  }
+}
+
+void Session::reset_graph() {
+  std::vector<Node> nodes;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& compiled : std::exchange(compiled_, {})) {
+      for (auto& node : compiled.nodes) {
+        nodes.push_back(std::move(node));
+      }
+    }
+    for (auto& node : graph_.take_all()) {
+      nodes.push_back(std::move(node));
+    }
+    over_limit_.store(false, std::memory_order_relaxed);
+  }
+  auto error = std::make_shared<RunError>();
+  error->op = "reset_graph";
+  error->exception = std::make_exception_ptr(
+      c10::Error({__func__, __FILE__, __LINE__}, "[reset_graph] the node that computes this value was discarded"));
+  for (const Node& node : nodes) {
+    for_each_access(node, [&](Buffer& buffer, bool, bool, bool fresh) {
+      if (fresh) {
+        buffer.error = error;  // in-place nodes leave the value from before them
+      }
+    });
+  }
+}
+
+bool Session::has_pending() {
+  const std::lock_guard lock(mutex_);
+  return !graph_.empty() || !compiled_.empty();
+}
+
+std::vector<std::string> Session::pending_op_names() {
+  std::vector<std::string> names;
+  inspect([&](const std::vector<Node>& nodes) {
+    for (const Node& node : nodes) {
+      names.push_back(node.name());
+    }
+  });
+  return names;
+}
+
+void Session::inspect(const std::function<void(const std::vector<Node>&)>& f) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& compiled : compiled_) {
+    f(compiled.nodes);
+  }
+  f(graph_.nodes());
+}
+
+// ---- waiting ----------------------------------------------------------------------------------
+
+void Session::wait_for(const std::vector<BufferPtr>& buffers, bool for_write) {
+  check_usable();
+  Executor* executor = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    submit_compiled();
+    compile_nodes(graph_.take_for(buffers, for_write));
+    submit_compiled();
+    executor = executor_.get();
+  }
+  if (executor != nullptr) {
+    const WithoutInterpreter released;
+    for (const auto& buffer : buffers) {
+      executor->wait(*buffer, for_write, interruptible);
+    }
+  }
+  for (const auto& buffer : buffers) {
+    if (buffer->poisoned()) {
+      throw_error(buffer->error);
+    }
+  }
+}
+
+void Session::wait_all() {
+  flush();
+  Executor* executor = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    executor = executor_.get();
+  }
+  if (executor == nullptr) {
+    return;
+  }
+  {
+    const WithoutInterpreter released;
+    executor->drain(0, interruptible);
+  }
+  for (const auto& error : executor->take_errors()) {
+    if (!error->reported.load()) {
+      throw_error(error);
+    }
+  }
+}
+
+void Session::throw_error(const std::shared_ptr<RunError>& error) {
+  error->reported.store(true, std::memory_order_release);
+  if (!error->described.exchange(true)) {
+    const std::string where = bridge().describe_location(error->location);
+    std::string context = "[" + error->op + "] failed on tiledev";
+    context += where.empty() ? "" : "; recorded at " + where;
+    try {
+      std::rethrow_exception(error->exception);
+    } catch (c10::Error& e) {
+      e.add_context(context);
+    } catch (const std::bad_alloc&) {
+      error->exception = std::make_exception_ptr(
+          c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "out of memory; " + context));
+    } catch (const std::exception& e) {
+      error->exception = std::make_exception_ptr(
+          c10::Error({__func__, __FILE__, __LINE__}, std::string(e.what()) + "\n" + context));
+    }
+  }
+  std::rethrow_exception(error->exception);
+}
+
+// ---- modes and statistics ---------------------------------------------------------------------
+
+bool Session::set_eager(bool eager) {
+  if (eager) {
+    wait_all();
+  }
+  return eager_.exchange(eager ? 1 : 0) != 0;
+}
+
+void Session::restrict_workers(const std::string& kind) {
+  TORCH_CHECK(kind == "cpu", "[restrict_", kind, "] this context has no ", kind,
+              " workers; it was made with cpu workers alone");
+}
+
+void Session::restore_workers() {}
+
+void Session::count_fallback(const std::string& op, const char* reason) {
+  bool first = false;
+  {
+    const std::lock_guard lock(mutex_);
+    TORCH_CHECK_NOT_IMPLEMENTED(settings_.cpu_fallback, "[", op, "] cannot be recorded on tiledev (",
+                                reason, "), and init_context(cpu_fallback=False) forbids to run it "
+                                "on the host at once");
+    first = fallbacks_[op]++ == 0;
+  }
+  if (first) {
+    TORCH_WARN("[", op, "] cannot be recorded on tiledev (", reason,
+               "): it waits for its inputs and runs on the host at once. This warning appears once "
+               "for each op; see tiledev.fallback_stats()");
+  }
+}
+
+void Session::count_recorded(const OpTraits& op) {
+  if (recorded_.size() <= op.id) {
+    recorded_.resize(op.id + 1, {nullptr, 0});
+  }
+  recorded_[op.id].first = &op;
+  ++recorded_[op.id].second;
+}
+
+std::map<std::string, int64_t> Session::fallback_stats() {
+  const std::lock_guard lock(mutex_);
+  return fallbacks_;
+}
+
+std::map<std::string, int64_t> Session::recorded_stats() {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, int64_t> stats;
+  for (const auto& [op, count] : recorded_) {
+    if (count > 0) {
+      stats[op->name] += count;
+    }
+  }
+  return stats;
+}
+
+std::map<std::string, int64_t> Session::plan_cache_stats() {
+  const std::lock_guard lock(mutex_);
+  const auto stats = plans_.stats();
+  return {{"hits", static_cast<int64_t>(stats.hits)},
+          {"misses", static_cast<int64_t>(stats.misses)},
+          {"evictions", static_cast<int64_t>(stats.evictions)},
+          {"plans", static_cast<int64_t>(stats.plans)}};
+}
+
+std::map<std::string, int64_t> Session::counters() {
+  const std::lock_guard lock(mutex_);
+  const auto run = executor_ ? executor_->stats() : Executor::Stats{};
+  int64_t live = static_cast<int64_t>(graph_.size());
+  for (const auto& compiled : compiled_) {
+    live += static_cast<int64_t>(compiled.nodes.size());
+  }
+  return {{"live_nodes", live},
+          {"live_buffers", buffers_.counters().live_buffers.load()},
+          {"nodes_recorded", nodes_recorded_},
+          {"nodes_dropped", nodes_dropped_},
+          {"nodes_run", static_cast<int64_t>(run.tasks_run)},
+          {"nodes_failed", static_cast<int64_t>(run.tasks_failed)},
+          {"nodes_skipped", static_cast<int64_t>(run.tasks_skipped)},
+          {"nodes_in_flight", executor_ ? static_cast<int64_t>(executor_->unfinished()) : 0},
+          {"flushes", flushes_},
+          {"self_flushes", self_flushes_},
+          {"allocated_bytes", buffers_.counters().allocated.load()}};
+}
+
+void Session::reset_stats() {
+  const std::lock_guard lock(mutex_);
+  fallbacks_.clear();
+  for (auto& [op, count] : recorded_) {
+    count = 0;
+  }
+  plans_.reset_stats();
+  nodes_recorded_ = nodes_dropped_ = flushes_ = self_flushes_ = 0;
+}
+
+}  // namespace tiledev

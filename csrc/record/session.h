@@ -1,0 +1,123 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "compile/plan_cache.h"
+#include "graph/graph.h"
+#include "runtime/executor.h"
+
+namespace tiledev {
+
+struct Settings {
+  int workers = -1;  // -1: as many as ATen would use
+  bool cpu_fallback = true;
+  int verbose = 0;
+  int64_t max_pending_nodes = 20000;
+  int64_t max_pending_bytes = int64_t{4} << 30;
+
+  bool operator==(const Settings&) const = default;
+};
+
+// All state of the device: the pending graph, the plans, the executor. One object for a process,
+// made on first use and never destroyed (tensors may outlive the interpreter); shutdown() stops its
+// threads. Every public function is thread safe. Lock order: this session's lock, then the
+// executor's; nobody takes the interpreter's lock while holding one of them.
+class Session {
+ public:
+  static Session& get();
+
+  // Fails if work began with other settings.
+  void configure(const Settings& settings);
+  void shutdown();
+  bool initialized() const { return executor_ready_.load(std::memory_order_acquire); }
+  Settings settings();
+  int workers();
+
+  BufferPool& buffers() { return buffers_; }
+  // The lock for the fields of buffers and for append().
+  std::mutex& mutex() { return mutex_; }
+  // Raises in a forked child, where no worker lives.
+  void check_usable();
+  bool in_bad_fork() const;
+
+  // Needs the lock. The caller calls after_append() once it has let go of the lock.
+  void append(Node node);
+  // Flushes when the graph has passed a limit, or always in eager mode.
+  void after_append();
+
+  void compile_pending();  // pending nodes become a plan that waits for run_compiled()
+  void run_compiled();
+  void flush();  // both, for everything; returns before the tasks have run
+  void reset_graph();
+  bool has_pending();
+  std::vector<std::string> pending_op_names();
+  // Calls f(nodes) under the lock.
+  void inspect(const std::function<void(const std::vector<Node>&)>& f);
+
+  // Runs what the buffers need, waits for it and raises their errors. With `for_write` nobody reads
+  // or writes them any more afterwards either.
+  void wait_for(const std::vector<BufferPtr>& buffers, bool for_write);
+  // Flushes and waits for everything; raises the first error not yet reported.
+  void wait_all();
+  // Puts work that is no ATen op into program order, ordered by `token`.
+  void append_host_call(std::string name, const BufferPtr& token, std::function<void()> body);
+
+  bool set_eager(bool eager);
+  bool eager() const { return eager_.load(std::memory_order_relaxed) > 0; }
+  void restrict_workers(const std::string& kind);
+  void restore_workers();
+
+  // Counts an op that was run through the fallback; warns at its first time, or raises
+  // NotImplementedError if the settings forbid it.
+  void count_fallback(const std::string& op, const char* reason);
+  void count_recorded(const OpTraits& op);
+
+  std::map<std::string, int64_t> fallback_stats();
+  std::map<std::string, int64_t> recorded_stats();
+  std::map<std::string, int64_t> plan_cache_stats();
+  std::map<std::string, int64_t> counters();
+  void reset_stats();
+
+ private:
+  struct Compiled {
+    PlanPtr plan;
+    std::vector<Node> nodes;
+  };
+
+  Session();
+  Executor& executor();  // needs the lock
+  void compile_nodes(std::vector<Node> nodes);  // needs the lock
+  void submit_compiled();                       // needs the lock
+  void throttle();
+  void throw_error(const std::shared_ptr<RunError>& error);
+
+  std::mutex mutex_;
+  BufferPool buffers_;
+  Settings settings_;
+  Graph graph_;
+  PlanCache plans_;
+  std::vector<Compiled> compiled_;
+  std::unique_ptr<Executor> executor_;
+  std::atomic<bool> executor_ready_{false};
+  std::atomic<bool> configured_{false};
+  std::atomic<bool> over_limit_{false};
+  std::atomic<int> eager_{0};
+  std::atomic<bool> touched_{false};  // a fork from now on has lost something
+  bool verify_ = false;
+
+  std::map<std::string, int64_t> fallbacks_;
+  std::vector<std::pair<const OpTraits*, int64_t>> recorded_;  // by OpTraits::id
+  int64_t nodes_recorded_ = 0;
+  int64_t flushes_ = 0;
+  int64_t self_flushes_ = 0;
+  int64_t nodes_dropped_ = 0;
+};
+
+}  // namespace tiledev

@@ -1,0 +1,91 @@
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_local_scalar_dense.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+#include "record/bridge.h"
+#include "record/host_call.h"
+#include "record/kernels.h"
+#include "record/recorder.h"
+#include "record/session.h"
+#include "record/storage.h"
+
+namespace tiledev {
+
+namespace {
+
+// Nobody has read or written the buffer yet, nor is about to.
+bool untouched(Buffer& buffer) {
+  const std::lock_guard lock(Session::get().mutex());
+  return buffer.pending_uses == 0 && !buffer.executor_state && !buffer.has_memory();
+}
+
+void copy_on_host(const at::Tensor& to, const at::Tensor& from) {
+  const WithoutInterpreter released;
+  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  to.copy_(from);
+}
+
+// A device tensor whose value is a copy of `source`, as it is now.
+at::Tensor capture(const at::Tensor& source, at::ScalarType dtype) {
+  at::Tensor staged = at::empty(source.sizes(), source.options().dtype(dtype).device(
+                                                    c10::Device(kDevice, 0)));
+  copy_on_host(host_alias(staged), source);
+  return staged;
+}
+
+void copy_within_device(const at::Tensor& to, const at::Tensor& from) {
+  static OpState& copy = state_of("aten::copy_", "");
+  record_op(copy, to, from, false);
+}
+
+void copy_to_device(const at::Tensor& to, const at::Tensor& from) {
+  if (untouched(buffer_of(*to.unsafeGetTensorImpl()))) {
+    copy_on_host(host_alias(to), from);
+    return;
+  }
+  copy_within_device(to, capture(from, to.scalar_type()));
+}
+
+at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool) {
+  Session::get().check_usable();
+  const bool from_device = on_device(*self.unsafeGetTensorImpl());
+  const bool to_device = on_device(*dst.unsafeGetTensorImpl());
+  TORCH_CHECK((from_device || self.is_cpu()) && (to_device || dst.is_cpu()),
+              "[copy_] tiledev copies from and to the CPU only, not from ", self.device(), " to ",
+              dst.device(), "; copy by way of the CPU");
+  if (from_device && to_device) {
+    copy_within_device(dst, self);
+  } else if (to_device) {
+    copy_to_device(dst, self);
+  } else {
+    copy_on_host(dst, read_out(self));
+  }
+  return dst;
+}
+
+at::Tensor copy_from_and_resize(const at::Tensor& self, const at::Tensor& dst) {
+  dst.resize_(self.sizes());
+  return copy_from(self, dst, false);
+}
+
+at::Scalar local_scalar_dense(const at::Tensor& self) {
+  return at::_local_scalar_dense(read_out(self));
+}
+
+// Everything runs in program order on one stream.
+void record_stream(at::Tensor&, c10::Stream) {}
+
+}  // namespace
+
+void register_transfers(torch::Library& m) {
+  m.impl("_copy_from", &copy_from);
+  m.impl("_copy_from_and_resize", &copy_from_and_resize);
+  m.impl("_local_scalar_dense", &local_scalar_dense);
+  m.impl("record_stream", &record_stream);
+}
+
+}  // namespace tiledev

@@ -1,0 +1,484 @@
+#include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
+#include <c10/util/thread_name.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "runtime/executor.h"
+#include "runtime/intra_op.h"
+#include "runtime/task_body.h"
+
+namespace tiledev {
+
+namespace {
+
+struct Instance;
+using InstancePtr = c10::intrusive_ptr<Instance>;
+
+struct TaskRef {
+  InstancePtr instance;
+  uint32_t task = 0;
+
+  explicit operator bool() const { return static_cast<bool>(instance); }
+};
+
+// A thread that waits for a number of tasks.
+struct Waiter : c10::intrusive_ptr_target {
+  std::mutex mutex;
+  std::condition_variable done;
+  size_t open = 0;
+
+  void finish_one() {
+    const std::lock_guard lock(mutex);
+    if (--open == 0) {
+      done.notify_all();
+    }
+  }
+};
+
+// What follows a task from outside of its plan: a task of a later plan, or a waiting thread. Kept
+// as a lock-free list at the task, closed when the task has finished.
+struct Follower {
+  Follower* next = nullptr;
+  TaskRef task;
+  c10::intrusive_ptr<Waiter> waiter;
+};
+
+Follower* const kClosed = reinterpret_cast<Follower*>(uintptr_t{1});
+
+struct TaskState {
+  std::atomic<int64_t> waiting{0};  // predecessors that have not finished, plus one until submitted
+  std::atomic<Follower*> followers{nullptr};
+};
+
+// One run of a plan.
+struct Instance final : c10::intrusive_ptr_target {
+  Instance(PlanPtr p, std::vector<Node> n)
+      : plan(std::move(p)), nodes(std::move(n)), tasks(plan->tasks.size()) {}
+
+  ~Instance() override {
+    for (auto& state : tasks) {
+      Follower* follower = state.followers.load();
+      while (follower != nullptr && follower != kClosed) {
+        delete std::exchange(follower, follower->next);
+      }
+    }
+  }
+
+  PlanPtr plan;
+  std::vector<Node> nodes;
+  std::vector<TaskState> tasks;
+};
+
+// False if the task has finished already; then `follower` is not taken over.
+bool add_follower(TaskState& state, std::unique_ptr<Follower>& follower) {
+  Follower* head = state.followers.load(std::memory_order_acquire);
+  do {
+    if (head == kClosed) {
+      return false;
+    }
+    follower->next = head;
+  } while (!state.followers.compare_exchange_weak(head, follower.get(), std::memory_order_acq_rel,
+                                                  std::memory_order_acquire));
+  follower.release();
+  return true;
+}
+
+bool finished(const TaskRef& ref) {
+  return ref.instance->tasks[ref.task].followers.load(std::memory_order_acquire) == kClosed;
+}
+
+// Who used a buffer last, over all plans submitted so far. Protected by the submit mutex.
+struct BufferUse final : ExecutorState {
+  TaskRef writer;
+  c10::SmallVector<TaskRef, 2> readers;
+};
+
+class NativeExecutor final : public Executor {
+ public:
+  explicit NativeExecutor(int workers);
+  ~NativeExecutor() override;
+
+  void submit(PlanPtr plan, std::vector<Node> nodes) override;
+  void wait(Buffer& buffer, bool for_write, const std::function<void()>& interrupt) override;
+  void drain(size_t tasks, const std::function<void()>& interrupt) override;
+  std::vector<std::shared_ptr<RunError>> take_errors() override;
+  size_t unfinished() const override { return unfinished_.load(std::memory_order_acquire); }
+  int workers() const override { return static_cast<int>(workers_.size()); }
+  bool supports(const Node&) const override { return true; }
+  Stats stats() const override;
+
+ private:
+  struct Worker {
+    std::mutex mutex;
+    std::deque<TaskRef> tasks;
+    std::thread thread;
+  };
+
+  void link_entries(const InstancePtr& instance);
+  void publish_exits(const InstancePtr& instance);
+  void follow(const TaskRef& earlier, const TaskRef& later);
+  void push(size_t worker, TaskRef task);
+  TaskRef take(size_t worker);
+  TaskRef wait_for_task(size_t worker);
+  void work(size_t worker);
+  TaskRef run(TaskRef task, size_t worker);
+  void execute(Node& node);
+  TaskRef complete(const TaskRef& task, size_t worker);
+  void fail(const Node& node, std::shared_ptr<RunError> error);
+  int threads_for(const Node& node) const;
+  void task_done();
+
+  std::vector<std::unique_ptr<Worker>> workers_;
+  std::mutex submit_mutex_;
+
+  std::mutex sleep_mutex_;
+  std::condition_variable wake_;
+  std::atomic<int64_t> ready_{0};
+  std::atomic<int> sleepers_{0};
+  std::atomic<int> running_{0};
+  bool stop_ = false;
+  size_t next_worker_ = 0;
+
+  std::atomic<size_t> unfinished_{0};
+  std::atomic<size_t> drain_target_{SIZE_MAX};
+  std::mutex drain_mutex_;
+  std::condition_variable drained_;
+
+  std::mutex error_mutex_;
+  std::vector<std::shared_ptr<RunError>> errors_;
+
+  std::atomic<uint64_t> tasks_run_{0}, tasks_failed_{0}, tasks_skipped_{0};
+};
+
+NativeExecutor::NativeExecutor(int workers) {
+  for (int i = 0; i < workers; ++i) {
+    workers_.push_back(std::make_unique<Worker>());
+  }
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    workers_[i]->thread = std::thread([this, i] { work(i); });
+  }
+}
+
+NativeExecutor::~NativeExecutor() {
+  {
+    const std::lock_guard lock(sleep_mutex_);
+    stop_ = true;
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) {
+    worker->thread.join();
+  }
+}
+
+Executor::Stats NativeExecutor::stats() const {
+  return {tasks_run_.load(), tasks_failed_.load(), tasks_skipped_.load()};
+}
+
+// ---- submitting -------------------------------------------------------------------------------
+
+void NativeExecutor::submit(PlanPtr plan, std::vector<Node> nodes) {
+  auto instance = c10::make_intrusive<Instance>(std::move(plan), std::move(nodes));
+  const size_t count = instance->tasks.size();
+  for (const uint32_t dropped : instance->plan->dropped) {
+    instance->nodes[dropped] = Node{};
+  }
+  if (count == 0) {
+    return;
+  }
+  for (size_t t = 0; t < count; ++t) {
+    instance->tasks[t].waiting.store(instance->plan->tasks[t].predecessors + 1,
+                                     std::memory_order_relaxed);
+  }
+  unfinished_.fetch_add(count, std::memory_order_acq_rel);
+  {
+    const std::lock_guard lock(submit_mutex_);
+    link_entries(instance);
+    publish_exits(instance);
+  }
+  for (uint32_t t = 0; t < count; ++t) {
+    // Only roots can become ready here: others still wait for their predecessors in the plan.
+    if (instance->tasks[t].waiting.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      push(next_worker_++ % workers_.size(), {instance, t});
+    }
+  }
+}
+
+void NativeExecutor::link_entries(const InstancePtr& instance) {
+  for (const PlanEntry& entry : instance->plan->entries) {
+    Buffer& buffer = resolve(instance->nodes, entry.buffer);
+    auto* use = static_cast<BufferUse*>(buffer.executor_state.get());
+    if (use == nullptr) {
+      continue;
+    }
+    const TaskRef later{instance, entry.task};
+    if (use->writer) {
+      follow(use->writer, later);
+    }
+    if (entry.writes) {
+      for (const TaskRef& reader : use->readers) {
+        follow(reader, later);
+      }
+    }
+  }
+}
+
+void NativeExecutor::publish_exits(const InstancePtr& instance) {
+  for (const PlanExit& exit : instance->plan->exits) {
+    Buffer& buffer = resolve(instance->nodes, exit.buffer);
+    if (!buffer.executor_state) {
+      buffer.executor_state = std::make_unique<BufferUse>();
+    }
+    auto& use = static_cast<BufferUse&>(*buffer.executor_state);
+    if (exit.writer >= 0) {
+      use.writer = {instance, static_cast<uint32_t>(exit.writer)};
+      use.readers.clear();
+    } else {
+      const auto gone = std::remove_if(use.readers.begin(), use.readers.end(), finished);
+      use.readers.erase(gone, use.readers.end());
+    }
+    for (const uint32_t reader : exit.readers) {
+      use.readers.push_back({instance, reader});
+    }
+  }
+}
+
+void NativeExecutor::follow(const TaskRef& earlier, const TaskRef& later) {
+  auto& waiting = later.instance->tasks[later.task].waiting;
+  waiting.fetch_add(1, std::memory_order_relaxed);
+  auto follower = std::make_unique<Follower>();
+  follower->task = later;
+  if (!add_follower(earlier.instance->tasks[earlier.task], follower)) {
+    waiting.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+// ---- workers ----------------------------------------------------------------------------------
+
+void NativeExecutor::push(size_t worker, TaskRef task) {
+  {
+    const std::lock_guard lock(workers_[worker]->mutex);
+    workers_[worker]->tasks.push_back(std::move(task));
+  }
+  ready_.fetch_add(1);
+  if (sleepers_.load() > 0) {
+    const std::lock_guard lock(sleep_mutex_);
+    wake_.notify_one();
+  }
+}
+
+// The newest of its own tasks (its data is warm), or else the oldest of another worker's.
+TaskRef NativeExecutor::take(size_t worker) {
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& victim = *workers_[(worker + i) % workers_.size()];
+    const std::lock_guard lock(victim.mutex);
+    if (!victim.tasks.empty()) {
+      TaskRef task = i == 0 ? std::move(victim.tasks.back()) : std::move(victim.tasks.front());
+      i == 0 ? victim.tasks.pop_back() : victim.tasks.pop_front();
+      ready_.fetch_sub(1);
+      return task;
+    }
+  }
+  return {};
+}
+
+TaskRef NativeExecutor::wait_for_task(size_t worker) {
+  constexpr int kSpins = 200;  // some microseconds; then sleep, so that an idle device costs nothing
+  while (true) {
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (ready_.load(std::memory_order_relaxed) > 0) {
+        if (TaskRef task = take(worker)) {
+          return task;
+        }
+      }
+    }
+    std::unique_lock lock(sleep_mutex_);
+    sleepers_.fetch_add(1);
+    wake_.wait(lock, [this] { return stop_ || ready_.load() > 0; });
+    sleepers_.fetch_sub(1);
+    if (stop_) {
+      return {};
+    }
+  }
+}
+
+void NativeExecutor::work(size_t worker) {
+  c10::setThreadName("tiledev_" + std::to_string(worker));
+  while (TaskRef task = wait_for_task(worker)) {
+    running_.fetch_add(1);
+    while (task) {
+      task = run(std::move(task), worker);
+    }
+    running_.fetch_sub(1);
+  }
+}
+
+// Runs a task and returns one that became ready through it, for the same worker.
+TaskRef NativeExecutor::run(TaskRef task, size_t worker) {
+  Node& node = task.instance->nodes[task.instance->plan->tasks[task.task].node];
+  execute(node);
+  node = Node{};  // the last reference to a temporary frees its memory here
+  return complete(task, worker);
+}
+
+// A large op that runs alone takes all threads; ops that run side by side take one each.
+int NativeExecutor::threads_for(const Node& node) const {
+  constexpr int64_t kLarge = 32768;  // ATen's own grain size
+  const bool alone = running_.load(std::memory_order_relaxed) <= 1 &&
+                     ready_.load(std::memory_order_relaxed) == 0;
+  const bool large = node.signature && node.signature->work > kLarge;
+  return large && alone ? workers() : 1;
+}
+
+void NativeExecutor::execute(Node& node) {
+  std::shared_ptr<RunError> inherited;
+  for_each_access(node, [&](const Buffer& buffer, bool reads, bool, bool) {
+    if (reads && buffer.poisoned() && !inherited) {
+      inherited = buffer.error;
+    }
+  });
+  if (inherited) {
+    tasks_skipped_.fetch_add(1, std::memory_order_relaxed);
+    fail(node, inherited);
+    return;
+  }
+  set_intra_op_threads(threads_for(node));
+  try {
+    run_node(node);
+    tasks_run_.fetch_add(1, std::memory_order_relaxed);
+  } catch (...) {
+    auto error = std::make_shared<RunError>();
+    error->exception = std::current_exception();
+    error->op = node.name();
+    error->location = node.location;
+    tasks_failed_.fetch_add(1, std::memory_order_relaxed);
+    fail(node, error);
+    const std::lock_guard lock(error_mutex_);
+    errors_.push_back(std::move(error));
+  }
+}
+
+void NativeExecutor::fail(const Node& node, std::shared_ptr<RunError> error) {
+  for_each_access(node, [&](Buffer& buffer, bool, bool writes, bool) {
+    // A generator goes on after a failed op, as it does on the CPU.
+    if (writes && &buffer != node.token.get()) {
+      buffer.error = error;
+    }
+  });
+}
+
+TaskRef NativeExecutor::complete(const TaskRef& task, size_t worker) {
+  Instance& instance = *task.instance;
+  TaskRef next;
+  const auto release = [&](const TaskRef& ready) {
+    if (ready.instance->tasks[ready.task].waiting.fetch_sub(1, std::memory_order_acq_rel) != 1) {
+      return;
+    }
+    if (!next) {
+      next = ready;
+    } else {
+      push(worker, ready);
+    }
+  };
+  for (const uint32_t successor : instance.plan->tasks[task.task].successors) {
+    release({task.instance, successor});
+  }
+  Follower* follower =
+      instance.tasks[task.task].followers.exchange(kClosed, std::memory_order_acq_rel);
+  while (follower != nullptr) {
+    const std::unique_ptr<Follower> current(std::exchange(follower, follower->next));
+    if (current->waiter) {
+      current->waiter->finish_one();
+    } else {
+      release(current->task);
+    }
+  }
+  task_done();
+  return next;
+}
+
+void NativeExecutor::task_done() {
+  const size_t left = unfinished_.fetch_sub(1) - 1;
+  if (left <= drain_target_.load() && drain_target_.load() != SIZE_MAX) {
+    const std::lock_guard lock(drain_mutex_);
+    drained_.notify_all();
+  }
+}
+
+// ---- waiting ----------------------------------------------------------------------------------
+
+constexpr auto kInterruptPeriod = std::chrono::milliseconds(50);
+
+void NativeExecutor::wait(Buffer& buffer, bool for_write, const std::function<void()>& interrupt) {
+  auto waiter = c10::make_intrusive<Waiter>();
+  {
+    const std::lock_guard lock(submit_mutex_);
+    auto* use = static_cast<BufferUse*>(buffer.executor_state.get());
+    if (use == nullptr) {
+      return;
+    }
+    const auto attach = [&](const TaskRef& ref) {
+      auto follower = std::make_unique<Follower>();
+      follower->waiter = waiter;
+      {
+        const std::lock_guard waiter_lock(waiter->mutex);
+        ++waiter->open;
+      }
+      if (!add_follower(ref.instance->tasks[ref.task], follower)) {
+        waiter->finish_one();
+      }
+    };
+    if (use->writer) {
+      attach(use->writer);
+    }
+    if (for_write) {
+      for (const TaskRef& reader : use->readers) {
+        attach(reader);
+      }
+    }
+  }
+  std::unique_lock lock(waiter->mutex);
+  while (!waiter->done.wait_for(lock, kInterruptPeriod, [&] { return waiter->open == 0; })) {
+    lock.unlock();
+    interrupt();
+    lock.lock();
+  }
+}
+
+void NativeExecutor::drain(size_t tasks, const std::function<void()>& interrupt) {
+  if (unfinished() <= tasks) {
+    return;
+  }
+  std::unique_lock lock(drain_mutex_);
+  // The largest target of all that wait; each waiter checks its own.
+  size_t seen = drain_target_.load();
+  if (seen == SIZE_MAX || seen < tasks) {
+    drain_target_.store(tasks);
+  }
+  while (!drained_.wait_for(lock, kInterruptPeriod, [&] { return unfinished() <= tasks; })) {
+    lock.unlock();
+    interrupt();
+    lock.lock();
+  }
+}
+
+std::vector<std::shared_ptr<RunError>> NativeExecutor::take_errors() {
+  const std::lock_guard lock(error_mutex_);
+  return std::exchange(errors_, {});
+}
+
+}  // namespace
+
+std::unique_ptr<Executor> make_native_executor(int workers) {
+  TORCH_CHECK_VALUE(workers >= 1, "[init_context] needs at least one worker, got ", workers);
+  return std::make_unique<NativeExecutor>(workers);
+}
+
+}  // namespace tiledev

@@ -1,0 +1,167 @@
+"""Trains one model on one device, for `tiledev-mnist`."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import tiledev
+from tiledev import memory
+from tiledev.data import Mnist
+from tiledev.tools.mnist_options import Options
+from tiledev.tools.peak_memory import PeakMemory
+
+__all__ = ["Phase", "train"]
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Phase:
+    """What came of training on one device.
+
+    Attributes:
+        device: "cpu" or "tiledev".
+        losses: mean cross-entropy over the images, for each epoch.
+        seconds: wall time of each epoch.
+        weights: the weights at the end, on the CPU.
+        accuracy: share of the images that the model at the end classifies right.
+        peak_growth: bytes by which the process grew at the peak.
+        device_peak: bytes that tensors on the device occupied at the peak; None on the CPU.
+    """
+
+    device: str
+    losses: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    weights: list[Tensor] = field(default_factory=list)
+    accuracy: float = 0.0
+    peak_growth: int = 0
+    device_peak: int | None = None
+
+
+def train(model: nn.Module, data: Mnist, device: str, options: Options) -> Phase:
+    """Trains a copy of the model on the device and prints each epoch's loss.
+
+    Args:
+        model: where training starts; it stays as it is.
+        data: images and labels on the CPU.
+        device: "cpu" or "tiledev".
+        options: the run's options.
+    """
+    phase = Phase(device)
+    on_device = device == "tiledev"
+    with PeakMemory() as peak, _mode(on_device, options):
+        if on_device:
+            memory.reset_peak_memory_stats()
+        local = copy.deepcopy(model).to(device)
+        images, labels = data.images.to(device), data.labels.to(device)
+        _run_epochs(local, images, labels, phase, options)
+        phase.accuracy = _accuracy(local, images, labels)
+        phase.weights = [weight.detach().cpu() for weight in local.parameters()]
+        if on_device:
+            phase.device_peak = memory.max_memory_allocated()
+    phase.peak_growth = peak.growth
+    return phase
+
+
+def _mode(on_device: bool, options: Options) -> AbstractContextManager[object]:
+    eager = on_device and options.runtime_mode == "eager"
+    return tiledev.eager() if eager else nullcontext()
+
+
+def _run_epochs(
+    model: nn.Module, images: Tensor, labels: Tensor, phase: Phase, options: Options
+) -> None:
+    optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)
+    order = torch.Generator().manual_seed(options.seed)
+    batch_size = options.batch_size or len(labels)
+    steps = -(-len(labels) // batch_size) * options.epochs
+    with _Progress(steps, f"[{phase.device}]") as progress:
+        for epoch in range(1, options.epochs + 1):
+            start = time.perf_counter()
+            loss = torch.zeros((), device=images.device)
+            for batch, answers in _batches(images, labels, batch_size, order):
+                share = len(answers) / len(labels)
+                loss += _step(model, optimizer, batch, answers, options.grad_accum_steps) * share
+                progress.advance()
+            phase.losses.append(loss.item())  # the epoch's one readout
+            phase.seconds.append(time.perf_counter() - start)
+            progress.say(
+                f"[{phase.device}] epoch {epoch}/{options.epochs}  loss={phase.losses[-1]:.6f}"
+            )
+
+
+def _batches(
+    images: Tensor, labels: Tensor, size: int, order: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields [size, pixels] and [size] in a new random order; all images are one batch as it is."""
+    if size >= len(labels):
+        yield images, labels
+        return
+    shuffled = torch.randperm(len(labels), generator=order)
+    for start in range(0, len(labels), size):
+        indices = shuffled[start : start + size].to(images.device)
+        yield images.index_select(0, indices), labels.index_select(0, indices)
+
+
+def _step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, parts: int
+) -> Tensor:
+    """Takes one optimizer step over a batch in up to `parts` parts; returns the mean loss, 0-d."""
+    optimizer.zero_grad()
+    losses: list[Tensor] = []
+    for part, answers in zip(images.chunk(parts), labels.chunk(parts), strict=True):
+        loss = F.cross_entropy(model(part), answers)
+        if parts > 1:
+            loss = loss * (len(answers) / len(labels))
+        loss.backward()  # type: ignore[no-untyped-call]
+        losses.append(loss.detach())
+    optimizer.step()
+    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+
+@torch.no_grad()
+def _accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
+    parts = -(-len(labels) // 10_000)
+    right = [
+        (model(part).argmax(1) == answers).sum()
+        for part, answers in zip(images.chunk(parts), labels.chunk(parts), strict=True)
+    ]
+    return torch.stack(right).sum().item() / len(labels)
+
+
+class _Progress:
+    """A bar over the steps where stderr is a terminal and tqdm is there; otherwise nothing."""
+
+    def __init__(self, steps: int, title: str) -> None:
+        try:
+            from tqdm import tqdm
+        except ImportError:
+            self._bar = None
+        else:
+            self._bar = tqdm(total=steps, desc=title, leave=False, disable=None)
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def advance(self) -> None:
+        if self._bar is not None:
+            self._bar.update()
+
+    def say(self, line: str) -> None:
+        """Prints a line above the bar."""
+        if self._bar is None or self._bar.disable:
+            print(line, flush=True)
+        else:
+            self._bar.write(line)
