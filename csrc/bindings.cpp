@@ -5,8 +5,12 @@
 #include <torch/csrc/autograd/python_variable.h>
 #include <torch/extension.h>
 
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "device/generator.h"
@@ -118,10 +122,31 @@ std::map<std::string, std::string> built_with() {
           {"cxx", std::to_string(__cplusplus)}};
 }
 
-// Before Python 3.12, autograd's threads abort the process when they end after the interpreter.
+// Whether a thread of autograd's engine is alive. Its threads are detached: only the system knows.
+bool autograd_thread_alive() {
+  std::error_code error;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", error)) {
+    std::ifstream comm(task.path() / "comm");
+    std::string name;
+    if (std::getline(comm, name) && name.rfind("pt_autograd_", 0) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Ends the threads of autograd's engine while the interpreter is still there: before Python 3.12
+// they take the GIL when they end, and abort the process if that happens after finalisation.
 void stop_autograd_threads() {
-  py::gil_scoped_release released;
+#if PY_VERSION_HEX < 0x030C0000
+  constexpr auto kStep = std::chrono::microseconds(200);
+  constexpr int kSteps = 5000;
+  const py::gil_scoped_release released;
   torch::autograd::Engine::get_default_engine().stop();
+  for (int i = 0; i < kSteps && autograd_thread_alive(); ++i) {
+    std::this_thread::sleep_for(kStep);
+  }
+#endif
 }
 
 }  // namespace

@@ -170,20 +170,34 @@ void check_interrupt() {
   }
 }
 
-bool swallow_not_implemented(const std::exception& error) {
-  const auto* python = dynamic_cast<const python_error*>(&error);
+bool persist_error(std::exception& error) {
+  auto* python = dynamic_cast<python_error*>(&error);
   if (python == nullptr) {
     return false;
   }
+  python->persist();
   const pybind11::gil_scoped_acquire gil;
-  if (python->type != nullptr) {
-    return PyErr_GivenExceptionMatches(python->type, PyExc_NotImplementedError) != 0;
-  }
-  if (PyErr_Occurred() == nullptr || PyErr_ExceptionMatches(PyExc_NotImplementedError) == 0) {
+  return python->type != nullptr &&
+         PyErr_GivenExceptionMatches(python->type, PyExc_NotImplementedError) != 0;
+}
+
+// torch formats tensors of foreign devices with ops on the device itself.
+bool is_printing() {
+  if (!PyGILState_Check()) {
     return false;
   }
-  PyErr_Clear();
-  return true;
+  PyFrameObject* frame = PyEval_GetFrame();
+  if (frame == nullptr) {
+    return false;
+  }
+  PyCodeObject* code = PyFrame_GetCode(frame);
+  const char* file = PyUnicode_AsUTF8(code->co_filename);
+  const bool printing = file != nullptr && std::strstr(file, "torch/_tensor_str.py") != nullptr;
+  if (file == nullptr) {
+    PyErr_Clear();
+  }
+  Py_DECREF(code);
+  return printing;
 }
 
 }  // namespace
@@ -195,7 +209,8 @@ void install_python_bridge() {
   b.release_interpreter = &release_interpreter;
   b.restore_interpreter = &restore_interpreter;
   b.check_interrupt = &check_interrupt;
-  b.swallow_not_implemented = &swallow_not_implemented;
+  b.persist_error = &persist_error;
+  b.is_printing = &is_printing;
 }
 
 }  // namespace tiledev

@@ -112,7 +112,7 @@ def identical(got: torch.Tensor, want: torch.Tensor) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.contiguous().flatten().view(torch.uint8)
+    return tensor.clone(memory_format=torch.contiguous_format).flatten().view(torch.uint8)
 
 
 def compare_tensors(

@@ -19,10 +19,11 @@ struct Bridge {
   void (*restore_interpreter)(void*) = [](void*) {};
   // Throws if the user asked to stop (Ctrl-C).
   void (*check_interrupt)() = [] {};
-  // Whether an exception says that an op is not implemented; forgets it in the interpreter if so.
-  bool (*swallow_not_implemented)(const std::exception&) = [](const std::exception&) {
-    return false;
-  };
+  // Makes an exception of the interpreter independent of the interpreter's state, so that it can be
+  // kept or dropped. Returns whether it says that an op is not implemented.
+  bool (*persist_error)(std::exception&) = [](std::exception&) { return false; };
+  // Whether the interpreter is formatting a tensor for display.
+  bool (*is_printing)() = [] { return false; };
 };
 
 Bridge& bridge();

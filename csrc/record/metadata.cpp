@@ -1,15 +1,13 @@
 #include "record/metadata.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/List.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty_strided.h>
-
+#include <algorithm>
 #include <atomic>
+#include <exception>
 #include <utility>
 
 #include "record/bridge.h"
 #include "record/overrides.h"
+#include "record/stand_in.h"
 #include "record/storage.h"
 
 namespace tiledev {
@@ -25,125 +23,42 @@ uint64_t hash_key(const std::vector<int64_t>& key) {
   return hash;
 }
 
-at::Tensor meta_like(const c10::TensorImpl& impl) {
-  auto tensor = at::empty_strided(
-      impl.sizes(), impl.strides(),
-      at::TensorOptions().dtype(impl.dtype()).device(c10::DeviceType::Meta));
-  if (impl.is_conj()) {
-    tensor._set_conj(true);
-  }
-  if (impl.is_neg()) {
-    tensor._set_neg(true);
-  }
-  if (impl.is_wrapped_number()) {
-    tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
-  }
-  return tensor;
-}
+// A stand-in run on the CPU costs what the op costs, so only small ones are run to mend metadata,
+// and larger ones only where the alternative is an error.
+constexpr int64_t kSmall = int64_t{1} << 16;
+constexpr int64_t kBearable = int64_t{1} << 24;
 
-// The call with Meta tensors in place of the device's.
-class MetaCall {
- public:
-  explicit MetaCall(const CallView& call) : call_(call) {
-    for (size_t i = 0; i < call.args().size(); ++i) {
-      stack_.push_back(convert(call.args()[i], call.op().args[i].kind));
-    }
-  }
-
-  void run() {
-    const at::AutoDispatchBelowADInplaceOrView guard;
-    try {
-      call_.op().op.callBoxed(stack_);
-    } catch (const c10::NotImplementedError&) {
-      throw CannotRecord{"it has no Meta kernel for these arguments"};
-    } catch (const c10::Error&) {
-      throw;
-    } catch (const std::exception& error) {
-      if (bridge().swallow_not_implemented(error)) {
-        throw CannotRecord{"its Meta kernel does not support these arguments"};
-      }
-      throw;
-    }
-  }
-
-  const torch::jit::Stack& results() const { return stack_; }
-  const std::vector<at::Tensor>& operands() const { return operands_; }
-
- private:
-  c10::IValue convert_tensor(const c10::IValue& value) {
-    if (!value.isTensor() || !value.toTensor().defined()) {
-      return value;
-    }
-    const auto* impl = value.toTensor().unsafeGetTensorImpl();
-    if (!on_device(*impl)) {
-      return value;
-    }
-    // One tensor that is named twice stays one (out= that is an input).
-    for (size_t i = 0; i < operands_.size(); ++i) {
-      if (call_.operands()[i] == impl) {
-        operands_.push_back(operands_[i]);
-        return operands_.back();
-      }
-    }
-    operands_.push_back(meta_like(*impl));
-    return operands_.back();
-  }
-
-  c10::IValue convert(const c10::IValue& value, ArgKind kind) {
-    switch (kind) {
-      case ArgKind::kTensor:
-        return convert_tensor(value);
-      case ArgKind::kTensorList: {
-        if (!value.isList()) {
-          return value;
-        }
-        c10::List<at::Tensor> list;
-        for (const c10::IValue& element : value.toListRef()) {
-          list.push_back(convert_tensor(element).toTensor());
-        }
-        return list;
-      }
-      case ArgKind::kOptionalTensorList: {
-        if (!value.isList()) {
-          return value;
-        }
-        c10::List<std::optional<at::Tensor>> list;
-        for (const c10::IValue& element : value.toListRef()) {
-          const c10::IValue converted = convert_tensor(element);
-          list.push_back(converted.isTensor() ? converted.toOptional<at::Tensor>() : std::nullopt);
-        }
-        return list;
-      }
-      case ArgKind::kGenerator:
-        return {};
-      case ArgKind::kDevice:
-        return value.isNone() ? value : c10::IValue(c10::Device(c10::DeviceType::Meta));
-      default:
-        return value;
-    }
-  }
-
-  const CallView& call_;
-  torch::jit::Stack stack_;
-  std::vector<at::Tensor> operands_;
+// What came out of a run on stand-ins.
+struct Outcome {
+  SignaturePtr signature;    // null if the run failed
+  std::exception_ptr error;  // why
+  bool missing = false;      // it failed since there is no kernel for these arguments
 };
 
 class SignatureBuilder {
  public:
-  explicit SignatureBuilder(const CallView& call) : call_(call) {}
+  SignatureBuilder(const CallView& call, c10::DeviceType device) : call_(call), device_(device) {}
 
-  SignaturePtr build() {
+  Outcome build() {
     start();
     if (skips_meta(call_)) {
       finish_in_place();
-      return std::move(signature_);
+      return {std::move(signature_), nullptr};
     }
-    MetaCall meta(call_);
-    meta.run();
-    add_outputs(meta);
-    add_resized(meta);
-    fix_outputs(*signature_);
-    return std::move(signature_);
+    try {
+      StandInCall stand_in(call_, device_);
+      stand_in.run();
+      add_outputs(stand_in);
+      add_resized(stand_in);
+    } catch (const c10::NotImplementedError&) {
+      return {{}, std::current_exception(), true};
+    } catch (const CannotRecord&) {
+      return {{}, std::current_exception(), true};
+    } catch (std::exception& error) {
+      const bool missing = bridge().persist_error(error);
+      return {{}, std::current_exception(), missing};
+    }
+    return {std::move(signature_), nullptr};
   }
 
  private:
@@ -176,9 +91,9 @@ class SignatureBuilder {
     }
   }
 
-  void add_outputs(const MetaCall& meta) {
+  void add_outputs(const StandInCall& stand_in) {
     const auto& returns = call_.op().returns;
-    const auto& results = meta.results();
+    const auto& results = stand_in.results();
     TORCH_INTERNAL_ASSERT(results.size() == returns.size());
     for (size_t r = 0; r < returns.size(); ++r) {
       if (returns[r].list) {
@@ -208,7 +123,7 @@ class SignatureBuilder {
       output.kind = OutputMeta::Kind::kUndefined;
     } else {
       const at::Tensor& tensor = value.toTensor();
-      if (tensor.device().type() != c10::DeviceType::Meta || tensor.layout() != c10::kStrided) {
+      if (tensor.device().type() != device_ || tensor.layout() != c10::kStrided) {
         throw CannotRecord{"it gives a result that is no dense tensor of the device"};
       }
       output.meta = meta_of(*tensor.unsafeGetTensorImpl());
@@ -217,12 +132,12 @@ class SignatureBuilder {
     signature_->outputs.push_back(std::move(output));
   }
 
-  void add_resized(const MetaCall& meta) {
+  void add_resized(const StandInCall& stand_in) {
     for (uint32_t i = 0; i < signature_->operands.size(); ++i) {
       if (!signature_->operand_written[i]) {
         continue;
       }
-      TensorMeta now = meta_of(*meta.operands()[i].unsafeGetTensorImpl());
+      TensorMeta now = meta_of(*stand_in.operands()[i].unsafeGetTensorImpl());
       if (now.sizes != signature_->operands[i].sizes ||
           now.strides != signature_->operands[i].strides) {
         signature_->operands[i] = now;
@@ -232,8 +147,17 @@ class SignatureBuilder {
   }
 
   const CallView& call_;
+  const c10::DeviceType device_;
   SignaturePtr signature_ = c10::make_intrusive<Signature>();
 };
+
+int64_t total_elements(const CallView& call) {
+  int64_t total = 0;
+  for (const c10::TensorImpl* impl : call.operands()) {
+    total += impl->numel();
+  }
+  return total;
+}
 
 }  // namespace
 
@@ -260,6 +184,33 @@ void SignatureCache::insert(SignaturePtr signature) {
   signatures_.emplace(hash, std::move(signature));
 }
 
-SignaturePtr infer_signature(const CallView& call) { return SignatureBuilder(call).build(); }
+SignaturePtr infer_signature(const CallView& call) {
+  Outcome meta = SignatureBuilder(call, c10::DeviceType::Meta).build();
+  const int64_t elements = total_elements(call);
+  const bool native = call.op().name.rfind("aten::", 0) == 0;
+  if (meta.signature) {
+    // A small one is worth a second opinion: some Meta kernels are wrong about strides.
+    if (native && meta.signature->work <= kSmall && elements <= kSmall && !skips_meta(call)) {
+      Outcome cpu = SignatureBuilder(call, c10::DeviceType::CPU).build();
+      if (cpu.signature) {
+        return std::move(cpu.signature);
+      }
+    }
+    return std::move(meta.signature);
+  }
+  if (native && elements <= kBearable) {
+    Outcome cpu = SignatureBuilder(call, c10::DeviceType::CPU).build();
+    if (cpu.signature) {
+      return std::move(cpu.signature);
+    }
+    if (!meta.missing && !cpu.missing) {
+      std::rethrow_exception(cpu.error);  // worded as on the CPU
+    }
+  }
+  if (meta.missing) {
+    throw CannotRecord{"there is no Meta kernel for these arguments"};
+  }
+  std::rethrow_exception(meta.error);
+}
 
 }  // namespace tiledev

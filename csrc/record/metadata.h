@@ -23,8 +23,8 @@ struct CannotRecord {
   const char* reason;
 };
 
-// Runs the op on Meta tensors and makes the signature. Raises what the Meta kernel raises for wrong
-// shapes and dtypes. May take the interpreter's lock (most Meta kernels are Python): call it
+// Runs the op on stand-ins (Meta tensors; zeros on the CPU where that says more) and makes the
+// signature. Raises what the CPU raises for wrong shapes and dtypes. May take the interpreter's lock (most Meta kernels are Python): call it
 // without the session's lock.
 SignaturePtr infer_signature(const CallView& call);
 

@@ -59,7 +59,6 @@ DEFAULT_ONLY = {
     "Linear": lambda d: torch.nn.Linear(5, 7, device=d).weight.detach(),
     "orthogonal_": lambda d: torch.nn.init.orthogonal_(torch.empty(4, 4, device=d)),
     "trunc_normal_": lambda d: torch.nn.init.trunc_normal_(torch.empty(30, device=d)),
-    "sparse_": lambda d: torch.nn.init.sparse_(torch.empty(10, 3, device=d), 0.3),
     "distribution": lambda d: torch.distributions.Gamma(torch.ones(9, device=d), 2.0).sample(),
 }
 
@@ -191,7 +190,7 @@ class TestGenerator:
     def test_a_generator_of_another_device_is_refused(self):
         with pytest.raises(RuntimeError, match=r"[Gg]enerator"):
             torch.rand(2, device="tiledev", generator=torch.Generator("cpu"))
-        with pytest.raises(RuntimeError, match=r"[Gg]enerator"):
+        with pytest.raises(RuntimeError, match=r"[Gg]enerator|same device"):
             torch.rand(2, generator=torch.Generator("tiledev"))
 
 

@@ -138,10 +138,10 @@ def test_damaged_data(data_dir, capsys):
 
 def phases(*differences: float) -> list[Phase]:
     weights = [torch.zeros(2, 2), torch.ones(3)]
-    cpu = Phase("cpu", [1.0, 0.5], [0.1, 0.1], weights)
+    cpu = Phase("cpu", 2, [1.0, 0.5], [0.1, 0.1], weights)
     loss, weight = differences
     moved = [weights[0], weights[1] + torch.tensor([0.0, weight, 0.0])]
-    return [cpu, Phase(DEVICE, [1.0, 0.5 + loss], [0.2, 0.2], moved, device_peak=1 << 20)]
+    return [cpu, Phase(DEVICE, 2, [1.0, 0.5 + loss], [0.2, 0.2], moved, device_peak=1 << 20)]
 
 
 @pytest.mark.parametrize(
@@ -158,11 +158,21 @@ def phases(*differences: float) -> list[Phase]:
 def test_agreement(loss, weight, expected, capsys):
     pair = phases(loss, weight)
     assert mnist_report.agree(pair) is expected
+    assert mnist_report.disagree(pair) is not expected
     mnist_report.print_report(pair)
     printed = capsys.readouterr().out
     assert ("DO NOT AGREE" in printed) is not expected
     assert "largest weight difference" in printed
     assert "1.0 MiB" in printed
+
+
+def test_long_runs_are_not_judged(capsys):
+    pair = phases(1.0, 1.0)
+    for phase in pair:
+        phase.steps = 500
+    assert not mnist_report.disagree(pair)
+    mnist_report.print_report(pair)
+    assert "are not judged: rounding differences grow over 500 steps" in capsys.readouterr().out
 
 
 def test_disagreement_is_the_exit_status(data_dir, monkeypatch):

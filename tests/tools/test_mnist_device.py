@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tiledev_only
 @pytest.fixture(scope="module")
 def data_dir(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mnist")
-    write_mnist(folder, 500, packed=True)
+    write_mnist(folder, 300, packed=True)
     return folder
 
 
@@ -68,7 +68,7 @@ def test_main_job(data_dir, tmp_path, capsys):
     ids=" ".join,
 )
 def test_variants(data_dir, tmp_path, argv):
-    check(*run(data_dir, tmp_path, "--epochs", "2", *argv))
+    check(*run(data_dir, tmp_path, "--epochs", "2", "--lr", "0.01", *argv))
 
 
 def test_training_records_every_op(data_dir, tmp_path):

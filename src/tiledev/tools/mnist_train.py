@@ -29,6 +29,7 @@ class Phase:
 
     Attributes:
         device: "cpu" or "tiledev".
+        steps: optimizer steps taken.
         losses: mean cross-entropy over the images, for each epoch.
         seconds: wall time of each epoch.
         weights: the weights at the end, on the CPU.
@@ -38,6 +39,7 @@ class Phase:
     """
 
     device: str
+    steps: int = 0
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     weights: list[Tensor] = field(default_factory=list)
@@ -90,6 +92,7 @@ def _run_epochs(
             for batch, answers in _batches(images, labels, batch_size, order):
                 share = len(answers) / len(labels)
                 loss += _step(model, optimizer, batch, answers, options.grad_accum_steps) * share
+                phase.steps += 1
                 progress.advance()
             phase.losses.append(loss.item())  # the epoch's one readout
             phase.seconds.append(time.perf_counter() - start)

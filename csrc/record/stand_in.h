@@ -1,0 +1,34 @@
+#pragma once
+
+#include <ATen/core/stack.h>
+
+#include <vector>
+
+#include "record/call.h"
+
+namespace tiledev {
+
+// A call with tensors of another device in place of the operands, of the same sizes, strides and
+// dtypes: Meta tensors to learn the shape of the results, or zeros on the CPU to learn what the
+// CPU's own kernel says where Meta kernels are missing, wrong, or word their errors differently.
+class StandInCall {
+ public:
+  StandInCall(const CallView& call, c10::DeviceType device);
+
+  void run();  // throws what the kernel throws
+
+  const torch::jit::Stack& results() const { return stack_; }
+  const std::vector<at::Tensor>& operands() const { return operands_; }
+
+ private:
+  at::Tensor make(const c10::TensorImpl& impl) const;
+  c10::IValue convert_tensor(const c10::IValue& value);
+  c10::IValue convert(const c10::IValue& value, ArgKind kind);
+
+  const CallView& call_;
+  const c10::DeviceType device_;
+  torch::jit::Stack stack_;
+  std::vector<at::Tensor> operands_;
+};
+
+}  // namespace tiledev
