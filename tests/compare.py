@@ -34,6 +34,7 @@ class Outcome:
     inputs: list[torch.Tensor] = field(default_factory=list)
     error: Exception | None = None
     raised_at: str = ""  # "call" or "wait"
+    on_device: bool = True  # whether anything told the call to work on the device
 
 
 def significant_strides(tensor: torch.Tensor) -> tuple[int, ...]:
@@ -177,6 +178,8 @@ def _compare_placement(got: Outcome, want: Outcome, where: str) -> list[Problem]
         text = f"{alias_pattern(mine)}, expected {alias_pattern(theirs)}"
         problems.append(Problem("alias", where, text))
     expected = torch.device(support.DEVICE).type
+    if not got.on_device:
+        expected = "cpu"
     wrong = [
         t.device
         for t in tensors_in(got.result) + tensors_in(got.grads)

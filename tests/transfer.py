@@ -18,6 +18,7 @@ class Transfer:
         self.device = torch.device(device)
         self.requires_grad = requires_grad
         self.tensors: list[torch.Tensor] = []
+        self.names_device = False  # whether a device argument was among the values
         self._copied: dict[int, torch.Tensor] = {}
         self._storages: dict[int, torch.UntypedStorage] = {}
 
@@ -32,13 +33,14 @@ class Transfer:
             return {key: self(item) for key, item in value.items()}
         if isinstance(value, slice):
             return slice(self(value.start), self(value.stop), self(value.step))
-        if isinstance(value, torch.device) and value.type == "cpu":
-            return self.device
-        if isinstance(value, str) and value == "cpu":
-            return str(self.device)
+        if value in ("cpu", torch.device("cpu")):
+            self.names_device = True
+            return self.device if isinstance(value, torch.device) else str(self.device)
         return value
 
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type != "cpu":
+            return tensor
         if id(tensor) in self._copied:
             return self._copied[id(tensor)]
         with torch.no_grad():

@@ -21,8 +21,6 @@ void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_mem
   TORCH_CHECK(!pin_memory.value_or(false), "Only dense CPU tensors can be pinned");
 }
 
-}  // namespace
-
 // Deterministic mode makes the use of memory that nobody wrote visible.
 void fill_if_deterministic(const at::Tensor& tensor) {
   auto& context = at::globalContext();
@@ -47,8 +45,6 @@ void fill_if_deterministic(const at::Tensor& tensor) {
   }
 }
 
-namespace {
-
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                  std::optional<at::Layout> layout, std::optional<at::Device>,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
@@ -69,11 +65,19 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
   return tensor;
 }
 
+// Autograd's zero tensors have no memory on other devices; here zeros that nobody reads never run.
+at::Tensor efficient_zero_tensor(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                                 std::optional<at::Layout> layout, std::optional<at::Device> device,
+                                 std::optional<bool> pin_memory) {
+  return empty(size, dtype, layout, device, pin_memory, std::nullopt).zero_();
+}
+
 }  // namespace
 
 void register_factories(torch::Library& m) {
   m.impl("empty.memory_format", &empty);
   m.impl("empty_strided", &empty_strided);
+  m.impl("_efficientzerotensor", &efficient_zero_tensor);
 }
 
 }  // namespace tiledev

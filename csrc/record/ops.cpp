@@ -55,8 +55,21 @@ bool has_cpu_kernel(const c10::OperatorHandle& op) {
 }
 
 // Ops that the CPU composes of others but that stay whole here: their pieces do not exist for a
-// device like this one.
-constexpr std::string_view kWhole[] = {"convolution", "convolution_backward"};
+// device like this one, or they refuse devices that they do not know.
+constexpr std::string_view kWhole[] = {"aten::convolution", "aten::convolution_backward",
+                                       "aten::mode.values"};
+
+// Arguments that an op writes although its schema does not say so.
+struct HiddenWrite {
+  std::string_view op;
+  std::string_view argument;
+};
+constexpr HiddenWrite kHiddenWrites[] = {
+    {"native_batch_norm", "running_mean"},
+    {"native_batch_norm", "running_var"},
+    {"batch_norm_update_stats", "running_mean"},
+    {"batch_norm_update_stats", "running_var"},
+};
 
 // Ops with a CPU kernel that have better be composed here too.
 constexpr std::string_view kComposed[] = {
@@ -73,7 +86,8 @@ bool wanted(const OpTraits& traits) {
   if (one_of(name, kComposed) || traits.name.rfind("aten::", 0) != 0) {
     return false;
   }
-  return has_cpu_kernel(op) || (one_of(name, kWhole) && traits.name.find('.') == std::string::npos);
+  // What changes the shape of a tensor in place is done at once, not recorded.
+  return (has_cpu_kernel(op) && !op.hasTag(at::Tag::inplace_view)) || one_of(traits.name, kWhole);
 }
 
 const char* handling_name(Handling handling) {
@@ -93,6 +107,12 @@ const char* handling_name(Handling handling) {
 
 void classify(OpTraits& traits) {
   const std::string_view name = base_name(traits);
+  for (const HiddenWrite& write : kHiddenWrites) {
+    if (write.op == name) {
+      traits.args[*traits.op.schema().argumentIndexWithName(std::string(write.argument))].written =
+          true;
+    }
+  }
   traits.scalars_in_key = one_of(name, kScalarsInKey);
   traits.accepts_cpu_index = one_of(name, kCpuIndex);
   if (traits.handling == Handling::kRecord && data_dependent(traits)) {

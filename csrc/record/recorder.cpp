@@ -42,7 +42,7 @@ void apply_resize(c10::TensorImpl& tensor, const TensorMeta& meta) {
   const size_t needed = meta.storage_nbytes() + tensor.storage_offset() * tensor.itemsize();
   auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
   if (needed > storage.nbytes()) {
-    resize_storage(storage, needed, /*keep=*/false);
+    resize_storage(storage, needed);  // what lies before its offset is still somebody's
   }
   tensor.set_sizes_and_strides(meta.sizes, meta.strides);
 }
@@ -54,12 +54,17 @@ at::Tensor tensor_of(c10::TensorImpl* impl) {
 
 class Recording {
  public:
-  Recording(OpState& state, CallView& call) : state_(state), call_(call) {}
+  Recording(OpState& state, CallView& call) : state_(state), call_(call) {
+    find_shared();
+  }
 
   // The results, as a stack.
   void run(torch::jit::Stack& results) {
     Session& session = Session::get();
     session.check_usable();
+    if (writes_shared_) {
+      check_overlap(call_);
+    }
     const uint32_t location = bridge().capture_location();
     std::unique_lock lock(session.mutex());
     signature_ = state_.signatures.find(call_.key());
@@ -86,6 +91,17 @@ class Recording {
   }
 
  private:
+  // Whether a written operand shares its storage with another one.
+  void find_shared() {
+    const auto& operands = call_.operands();
+    for (size_t i = 0; i < operands.size(); ++i) {
+      for (size_t j = 0; call_.written()[i] && j < operands.size(); ++j) {
+        writes_shared_ |= i != j && operands[i] != operands[j] &&
+                          operands[i]->unsafe_storage().is_alias_of(operands[j]->unsafe_storage());
+      }
+    }
+  }
+
   void fill(Node& node, torch::jit::Stack& results) {
     for (c10::TensorImpl* impl : call_.operands()) {
       node.operands.push_back({buffer_ptr(*impl), impl->storage_offset()});
@@ -128,6 +144,7 @@ class Recording {
   OpState& state_;
   CallView& call_;
   SignaturePtr signature_;
+  bool writes_shared_ = false;
 };
 
 }  // namespace

@@ -322,10 +322,19 @@ void Session::wait_all() {
     const WithoutInterpreter released;
     executor->drain(0, interruptible);
   }
+  std::shared_ptr<RunError> first;
   for (const auto& error : executor->take_errors()) {
-    if (!error->reported.load()) {
-      throw_error(error);
+    if (error->reported.exchange(true)) {
+      continue;
     }
+    if (!first) {
+      first = error;
+    } else {
+      TORCH_WARN("[", error->op, "] failed on tiledev too; only the first failure is raised");
+    }
+  }
+  if (first) {
+    throw_error(first);
   }
 }
 

@@ -5,16 +5,43 @@
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "record/storage.h"
+#include "runtime/host_view.h"
 
 namespace tiledev {
 
-StandInCall::StandInCall(const CallView& call, c10::DeviceType device)
-    : call_(call), device_(device) {
+namespace {
+
+// Values that kernels accept: indices within bounds, probabilities, and matrices that are positive
+// definite. Pivots of a factorisation count from one.
+void fill_harmless(const at::Tensor& tensor, bool pivots) {
+  if (!tensor.is_floating_point() && !tensor.is_complex()) {
+    tensor.fill_(pivots ? 1 : 0);
+    return;
+  }
+  tensor.fill_(0.5);
+  const auto strides = tensor.strides();
+  const bool overlaps = std::find(strides.begin(), strides.end(), 0) != strides.end();
+  if (tensor.dim() >= 2 && tensor.numel() > 0 && !overlaps && tensor.itemsize() > 1) {
+    tensor.diagonal(0, -2, -1).fill_(1);
+  }
+}
+
+bool takes_pivots(const std::string& op) {
+  return op.find("lu_solve") != std::string::npos || op.find("lu_unpack") != std::string::npos ||
+         op.find("ldl_solve") != std::string::npos;
+}
+
+}  // namespace
+
+StandInCall::StandInCall(const CallView& call, c10::DeviceType device, bool aliased)
+    : call_(call), device_(device), aliased_(aliased) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (size_t i = 0; i < call.args().size(); ++i) {
     stack_.push_back(convert(call.args()[i], call.op().args[i].kind));
@@ -27,11 +54,26 @@ void StandInCall::run() {
   call_.op().op.callBoxed(stack_);
 }
 
-at::Tensor StandInCall::make(const c10::TensorImpl& impl) const {
+at::Tensor StandInCall::make_alias(const c10::TensorImpl& impl) {
+  Buffer& buffer = buffer_of(impl);
+  for (const auto& [key, memory] : memories_) {
+    if (key == &buffer) {
+      return host_view(memory, meta_of(impl), impl.storage_offset());
+    }
+  }
+  auto bytes = at::zeros({static_cast<int64_t>(buffer.nbytes())}, at::kByte);
+  memories_.emplace_back(&buffer, bytes.storage());
+  return host_view(bytes.storage(), meta_of(impl), impl.storage_offset());
+}
+
+at::Tensor StandInCall::make(const c10::TensorImpl& impl) {
+  if (aliased_) {
+    return make_alias(impl);
+  }
   auto tensor = at::empty_strided(impl.sizes(), impl.strides(),
                                   at::TensorOptions().dtype(impl.dtype()).device(device_));
   if (device_ == c10::DeviceType::CPU) {
-    tensor.zero_();
+    fill_harmless(tensor, takes_pivots(call_.op().name));
   }
   if (impl.is_conj()) {
     tensor._set_conj(true);

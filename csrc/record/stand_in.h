@@ -2,6 +2,7 @@
 
 #include <ATen/core/stack.h>
 
+#include <utility>
 #include <vector>
 
 #include "record/call.h"
@@ -9,11 +10,12 @@
 namespace tiledev {
 
 // A call with tensors of another device in place of the operands, of the same sizes, strides and
-// dtypes: Meta tensors to learn the shape of the results, or zeros on the CPU to learn what the
+// dtypes: Meta tensors to learn the shape of the results, or harmless values on the CPU to learn what the
 // CPU's own kernel says where Meta kernels are missing, wrong, or word their errors differently.
 class StandInCall {
  public:
-  StandInCall(const CallView& call, c10::DeviceType device);
+  // With `aliased`, operands that share a buffer share memory here too.
+  StandInCall(const CallView& call, c10::DeviceType device, bool aliased = false);
 
   void run();  // throws what the kernel throws
 
@@ -21,14 +23,17 @@ class StandInCall {
   const std::vector<at::Tensor>& operands() const { return operands_; }
 
  private:
-  at::Tensor make(const c10::TensorImpl& impl) const;
+  at::Tensor make(const c10::TensorImpl& impl);
+  at::Tensor make_alias(const c10::TensorImpl& impl);
   c10::IValue convert_tensor(const c10::IValue& value);
   c10::IValue convert(const c10::IValue& value, ArgKind kind);
 
   const CallView& call_;
   const c10::DeviceType device_;
+  const bool aliased_;
   torch::jit::Stack stack_;
   std::vector<at::Tensor> operands_;
+  std::vector<std::pair<const void*, c10::Storage>> memories_;  // by buffer, with `aliased`
 };
 
 }  // namespace tiledev

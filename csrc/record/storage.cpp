@@ -65,11 +65,11 @@ BufferPtr buffer_ptr(const c10::TensorImpl& tensor) {
   return BufferPtr::reclaim_copy(&buffer_of(tensor));
 }
 
-void resize_storage(c10::StorageImpl& storage, size_t nbytes, bool keep) {
+void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   const auto old = BufferPtr::reclaim_copy(&buffer_of(storage));
   auto fresh = Session::get().buffers().create(nbytes);
-  const size_t kept = keep ? std::min(old->nbytes(), nbytes) : 0;
+  const size_t kept = std::min(old->nbytes(), nbytes);
   c10::DataPtr data = make_data_ptr(fresh);
   if (kept > 0) {
     record_byte_copy(old, fresh, kept);

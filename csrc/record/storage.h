@@ -26,8 +26,7 @@ Buffer& buffer_of(const c10::TensorImpl& tensor);
 BufferPtr buffer_ptr(const c10::TensorImpl& tensor);
 
 // Gives the storage a buffer of another size that starts with the old bytes, as a node.
-// Without `keep` the old bytes do not matter.
-void resize_storage(c10::StorageImpl& storage, size_t nbytes, bool keep = true);
+void resize_storage(c10::StorageImpl& storage, size_t nbytes);
 
 TensorMeta meta_of(const c10::TensorImpl& tensor);
 

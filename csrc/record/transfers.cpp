@@ -1,6 +1,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zero.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <utility>
@@ -52,6 +53,12 @@ void copy_to_device(const at::Tensor& to, const at::Tensor& from) {
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& dst, bool) {
   Session::get().check_usable();
+  TORCH_CHECK(!dst._is_zerotensor(), "ZeroTensors are immutable. Please materialize the tensor ",
+              "with `.clone()`, if you want a mutable zero tensor.");
+  if (self._is_zerotensor()) {
+    dst.zero_();
+    return dst;
+  }
   const bool from_device = on_device(*self.unsafeGetTensorImpl());
   const bool to_device = on_device(*dst.unsafeGetTensorImpl());
   TORCH_CHECK((from_device || self.is_cpu()) && (to_device || dst.is_cpu()),

@@ -93,10 +93,11 @@ def load_extension() -> None:
 
 
 def register_hooks() -> None:
-    """Registers the flush after optimizer steps, the interface for dynamo, and the way out."""
-    from tiledev import _dynamo, _optimizer
+    """Registers what the device adds to torch's Python side, and the way out."""
+    from tiledev import _dynamo, _optimizer, _printing
 
     _optimizer.register()
+    _printing.register()
     _dynamo.register_when_imported()
     atexit.register(shut_down)
 

@@ -79,7 +79,7 @@ def _sections() -> dict[str, dict[str, object]]:
         sections["context"] = dict(_C.context_settings())
         sections["counters"] = dict(_C.counters())
         sections["plan cache"] = dict(_C.plan_cache_stats())
-        sections["memory"] = dict(_C.memory_stats())
+        sections["memory"] = {name: value for name, value in _C.memory_stats().items() if value}
         sections["CPU fallback"] = dict(_C.fallback_stats())
     else:
         sections["context"] = {"state": "not made yet; it appears at the first op"}

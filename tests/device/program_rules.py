@@ -241,7 +241,8 @@ def index_read(w):
     body = w.choice(
         [
             f"{name}.index_select({dim}, {index})",
-            f"{name}[{index}]" if dim == 0 else f"{name}[..., {w.indices(name, -1)}]",
+            f"{name}[{w.subscript_indices(name, 0)}]",
+            f"{name}[..., {w.subscript_indices(name, -1)}]",
             f"{name}[{name} > 1]",
             f"{name}.masked_select({name} < 3)",
             f"{name}.nonzero()",
@@ -268,7 +269,8 @@ def index_write(w):
         [
             f"{name}.index_add_({dim}, {w.indices(name, dim, len(picks))}, {source})",
             f"{name}.index_copy_({dim}, {once}, {source}.flip(0))",
-            f"{name}[{once}] = 2" if dim == 0 else f"{name}[..., {w.indices(name, -1)}] = 3",
+            f"{name}[{w.subscript_indices(name, 0)}] = 2",
+            f"{name}[..., {w.subscript_indices(name, -1)}] = 3",
             f"{name}.index_put_(({once},), {name}[0].clone(), accumulate=True)",
             f"{name}.scatter_({dim}, torch.zeros_like({name}[:1], dtype=torch.int64), 1)",
             f"{name}.scatter_add_({dim}, {zeros}, {name}.clone())",

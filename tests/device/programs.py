@@ -2,8 +2,8 @@
 
 A program is a list of lines of Python over tensors t0, t1 ... on `dev`, tensors c0, c1 ... on the
 CPU and leaves p0, p1 ... that have gradients. While writing, each line runs on the CPU, so that the
-next one knows shapes and dtypes; afterwards the whole program runs on the CPU and on the device, and
-all that can be seen has to agree bit for bit.
+next one knows shapes and dtypes; afterwards the whole program runs on the CPU and on the device,
+and all that can be seen has to agree bit for bit.
 """
 
 import math
@@ -28,7 +28,9 @@ class Run:
     """The state of a program on one device."""
 
     def __init__(self, device: str):
+        self.lines: list[str] = []
         self.errors: list[str] = []  # per line: the type raised, or ""
+        self.texts: list[str] = []  # and its message
         self.seen: list[Any] = []
         self.names: dict[str, Any] = {"torch": torch, "F": F, "dev": device, "seen": self.seen}
         self.names.update(_flushes(device))
@@ -38,11 +40,18 @@ class Run:
         """Run a line and note whether it raised."""
         try:
             exec(line, self.names)
-            error = ""
+            error = text = ""
         except Exception as caught:
-            error = type(caught).__name__
+            error, text = type(caught).__name__, str(caught)
+        self.lines.append(line)
         self.errors.append(error)
+        self.texts.append(text)
         return error
+
+    def raised(self, number: int) -> str:
+        """What a line raised, for messages."""
+        text = " ".join(self.texts[number].split())[:200]
+        return f"{self.errors[number]} ({text})" if self.errors[number] else "nothing"
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
@@ -183,14 +192,16 @@ class Writer:
     def distinct(self, length: int) -> list[int]:
         return self.rng.sample(range(length), self.integer(0, length))
 
-    def indices(self, name: str, dim: int, count: int | None = None) -> str:
+    def indices(self, name: str, dim: int, count: int | None = None, place: str = "dev") -> str:
         """Indices into a dim that are in range, in a tensor of their own."""
         length = self.length(name, dim)
         count = self.integer(0, 4) if count is None else count
-        picks = [self.integer(-length, length - 1) if length else 0 for _ in range(count)]
-        picks = [pick % length if length else 0 for pick in picks]
-        place = self.choice(["dev", "dev", "'cpu'"]) if self.chance(0.2) else "dev"
-        return f"torch.tensor({picks if length else []}, dtype=torch.int64, device={place})"
+        picks = [self.integer(0, length - 1) for _ in range(count)] if length else []
+        return f"torch.tensor({picks}, dtype=torch.int64, device={place})"
+
+    def subscript_indices(self, name: str, dim: int) -> str:
+        """Indices for square brackets, where tensors on the CPU are welcome."""
+        return self.indices(name, dim, place=self.choice(["dev", "dev", "'cpu'"]))
 
     def reshaping(self, name: str) -> str:
         count = self.value(name).numel()
@@ -232,9 +243,9 @@ def difference(lines: list[str], device: str = support.DEVICE) -> str | None:
 
 
 def _difference(got: Run, want: Run) -> str | None:
-    for number, (mine, theirs) in enumerate(zip(got.errors, want.errors, strict=True)):
-        if mine != theirs:
-            return f"line {number} raised {mine or 'nothing'}, on the CPU {theirs or 'nothing'}"
+    for number, line in enumerate(want.lines):
+        if got.errors[number] != want.errors[number]:
+            return f"`{line}` raised {got.raised(number)}; on the CPU {want.raised(number)}"
     if len(got.seen) != len(want.seen):
         return "another number of readouts"
     for index, (mine, theirs) in enumerate(zip(got.seen, want.seen, strict=True)):

@@ -116,6 +116,7 @@ def _run_forward(op: Any, sample: Any, device: str, grads: bool) -> Outcome:
 
     def body(outcome: Outcome) -> None:
         outcome.inputs = moved.tensors
+        outcome.on_device = bool(moved.tensors) or moved.names_device
         outcome.result = op(value, *args, **kwargs)
         if grads:
             outcome.grads = _gradients(sample.output_process_fn_grad(outcome.result), moved.tensors)
@@ -159,6 +160,7 @@ def _out_runner(style: str) -> Callable[[Any, Any, str, bool], Outcome | None]:
 
         def body(outcome: Outcome) -> None:
             outcome.inputs = moved.tensors
+            outcome.on_device = bool(moved.tensors) or moved.names_device
             outcome.result = op(value, *args, **kwargs, out=out)
 
         return attempt(device, body)

@@ -39,6 +39,12 @@ def entries(dtype: torch.dtype = torch.float32) -> dict[str, Any]:
     return {entry_name(op): op for op in op_db if op.supports_dtype(dtype, "cpu")}
 
 
+@functools.cache
+def error_entries() -> dict[str, Any]:
+    """Name -> OpInfo of every entry that lists invalid inputs."""
+    return {entry_name(op): op for op in op_db if op.error_inputs_func is not None}
+
+
 def has_gradients(op: Any, dtype: torch.dtype) -> bool:
     """Whether the CPU differentiates this entry in `dtype`."""
     return op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")

@@ -9,10 +9,11 @@ import json
 import sys
 
 from tests.ops.check import Report, check_entry
-from tests.ops.entries import SAMPLE_CAP, entries
+from tests.ops.entries import entries, error_entries
+from tests.ops.error_inputs import check_error_inputs
 
 
-def as_row(report: Report) -> dict:
+def entry_row(report: Report) -> dict:
     """What is kept of a report."""
     row = dataclasses.asdict(report)
     row["problems"] = [str(problem) for problem in report.failures[:20]]
@@ -22,14 +23,20 @@ def as_row(report: Report) -> dict:
     return row
 
 
+def check(mode: str, name: str, cap: int) -> dict:
+    """The row of one entry; `mode` is entries or errors."""
+    if mode == "errors":
+        report = check_error_inputs(error_entries()[name])
+        return dataclasses.asdict(report) | {"status": report.status, "strides": []}
+    return entry_row(check_entry(entries()[name], cap=cap))
+
+
 def main() -> None:
     faulthandler.enable()
     replies, sys.stdout = sys.stdout, sys.stderr  # ops may print
-    table = entries()
-    cap = int(sys.argv[1]) if len(sys.argv) > 1 else SAMPLE_CAP
+    mode, cap = sys.argv[1], int(sys.argv[2])
     for line in sys.stdin:
-        row = as_row(check_entry(table[line.strip()], cap=cap))
-        print(json.dumps(row), file=replies, flush=True)
+        print(json.dumps(check(mode, line.strip(), cap)), file=replies, flush=True)
 
 
 if __name__ == "__main__":
