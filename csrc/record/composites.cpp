@@ -5,8 +5,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
+#include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
@@ -116,6 +120,25 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
                                            enable_gqa);
 }
 
+// Products in another dtype than that of the factors.
+Tensor mm_dtype(const Tensor& self, const Tensor& other, at::ScalarType dtype) {
+  return at::mm(self.to(dtype), other.to(dtype));
+}
+
+Tensor bmm_dtype(const Tensor& self, const Tensor& other, at::ScalarType dtype) {
+  return at::bmm(self.to(dtype), other.to(dtype));
+}
+
+Tensor addmm_dtype(const Tensor& self, const Tensor& a, const Tensor& b, at::ScalarType dtype,
+                   const at::Scalar& beta, const at::Scalar& alpha) {
+  return at::addmm(self.to(dtype), a.to(dtype), b.to(dtype), beta, alpha);
+}
+
+Tensor baddbmm_dtype(const Tensor& self, const Tensor& a, const Tensor& b, at::ScalarType dtype,
+                     const at::Scalar& beta, const at::Scalar& alpha) {
+  return at::baddbmm(self.to(dtype), a.to(dtype), b.to(dtype), beta, alpha);
+}
+
 }  // namespace
 
 void register_composites(torch::Library& m) {
@@ -125,6 +148,10 @@ void register_composites(torch::Library& m) {
   m.impl("_thnn_fused_gru_cell", &gru_cell);
   m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
   m.impl("_fused_sdp_choice", &fused_sdp_choice);
+  m.impl("mm.dtype", &mm_dtype);
+  m.impl("bmm.dtype", &bmm_dtype);
+  m.impl("addmm.dtype", &addmm_dtype);
+  m.impl("baddbmm.dtype", &baddbmm_dtype);
 }
 
 }  // namespace tiledev

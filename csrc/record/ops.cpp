@@ -39,13 +39,13 @@ constexpr std::string_view kCpuIndex[] = {
 // Results whose shape depends on values although no tag says so.
 constexpr std::string_view kDataDependent[] = {
     "segment_reduce", "_unique", "_unique2", "unique_dim", "unique_consecutive",
-    "unique_dim_consecutive", "_ctc_loss", "histogram", "_histogramdd_bin_edges",
+    "unique_dim_consecutive",
 };
 
 bool data_dependent(const OpTraits& traits) {
   return traits.op.hasTag(at::Tag::dynamic_output_shape) ||
          traits.op.hasTag(at::Tag::data_dependent_output) ||
-         one_of(base_name(traits), kDataDependent);
+         traits.name == "aten::_ctc_loss.Tensor" || one_of(base_name(traits), kDataDependent);
 }
 
 bool has_cpu_kernel(const c10::OperatorHandle& op) {

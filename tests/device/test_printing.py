@@ -22,7 +22,6 @@ TENSORS = {
     "large": lambda: torch.arange(5000.0).view(50, 100),
     "strided": lambda: torch.arange(12.0).view(3, 4).t(),
     "gradient": lambda: torch.ones(2, requires_grad=True),
-    "sparse": lambda: torch.eye(3).to_sparse(),
 }
 
 

@@ -119,7 +119,8 @@ def _run_forward(op: Any, sample: Any, device: str, grads: bool) -> Outcome:
         outcome.on_device = bool(moved.tensors) or moved.names_device
         outcome.result = op(value, *args, **kwargs)
         if grads:
-            outcome.grads = _gradients(sample.output_process_fn_grad(outcome.result), moved.tensors)
+            result = sample.output_process_fn_grad(outcome.result)
+            outcome.grads = _gradients(result, moved.tensors, twice=op.supports_gradgrad)
 
     return attempt(device, body)
 
@@ -204,8 +205,11 @@ def _strided_like(result: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _gradients(outputs: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients of every input that requires one, for random cotangents from a fixed seed."""
+def _gradients(outputs: Any, inputs: list[torch.Tensor], twice: bool = False) -> list[torch.Tensor]:
+    """Gradients of every input that requires one, for random cotangents from a fixed seed.
+
+    With `twice` the gradients of these gradients follow.
+    """
     outputs = [out for out in tensors_in(outputs) if out.requires_grad]
     leaves = [tensor for tensor in inputs if tensor.requires_grad]
     if not outputs or not leaves:
@@ -214,5 +218,6 @@ def _gradients(outputs: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
     cotangents = [
         torch.randn(out.shape, dtype=out.dtype, generator=random).to(out.device) for out in outputs
     ]
-    grads = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
-    return [torch.zeros(0, device=leaves[0].device) if grad is None else grad for grad in grads]
+    grads = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True, create_graph=twice)
+    found = [torch.zeros(0, device=leaves[0].device) if grad is None else grad for grad in grads]
+    return found + _gradients(found, inputs) if twice else found
