@@ -37,6 +37,6 @@ def device() -> torch.device:
 def fixed_seed():
     """Each test starts from the same seed and leaves the caller's generator state alone."""
     state = torch.get_rng_state()
-    torch.manual_seed(0)
+    support.seed(0)
     yield
     torch.set_rng_state(state)

@@ -52,6 +52,12 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   }
 
   c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  // As the CPU: every dtype that has kernels there.
+  c10::DeviceCapability getDeviceCapability(c10::Device) const {
+    c10::DeviceCapability capability;
+    capability.capability_data.capability_bits = (1ULL << c10::NUMBER_OF_DEVICE_CAPABILITIES) - 1;
+    return capability;
+  }
   void synchronizeDevice(const c10::DeviceIndex) const override { Session::get().wait_all(); }
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 

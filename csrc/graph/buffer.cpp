@@ -27,15 +27,45 @@ Buffer::Buffer(BufferPool* pool, size_t nbytes)
       nbytes_(nbytes),
       address_(pool->addresses().allocate(nbytes)),
       address_nbytes_(nbytes) {
-  pool_->counters().live_buffers.fetch_add(1, std::memory_order_relaxed);
+  pool_->enlist(*this);
 }
 
 Buffer::~Buffer() {
   if (has_memory()) {
     pool_->counters().remove(static_cast<int64_t>(counted_));
   }
-  pool_->counters().live_buffers.fetch_sub(1, std::memory_order_relaxed);
+  pool_->delist(*this);
   pool_->addresses().release(address_, address_nbytes_);
+}
+
+void BufferPool::enlist(Buffer& buffer) {
+  counters_.live_buffers.fetch_add(1, std::memory_order_relaxed);
+  const std::lock_guard lock(list_mutex_);
+  buffer.next_ = first_;
+  if (first_ != nullptr) {
+    first_->previous_ = &buffer;
+  }
+  first_ = &buffer;
+}
+
+void BufferPool::delist(Buffer& buffer) {
+  counters_.live_buffers.fetch_sub(1, std::memory_order_relaxed);
+  const std::lock_guard lock(list_mutex_);
+  (buffer.previous_ != nullptr ? buffer.previous_->next_ : first_) = buffer.next_;
+  if (buffer.next_ != nullptr) {
+    buffer.next_->previous_ = buffer.previous_;
+  }
+}
+
+c10::intrusive_ptr<Buffer> BufferPool::find(uintptr_t address) {
+  const std::lock_guard lock(list_mutex_);
+  for (Buffer* buffer = first_; buffer != nullptr; buffer = buffer->next_) {
+    if (buffer->address_ == address) {
+      // It may be on its way out: then nobody may take hold of it again.
+      return c10::weak_intrusive_ptr<Buffer>::reclaim_copy(buffer).lock();
+    }
+  }
+  return {};
 }
 
 const c10::Storage& Buffer::memory() {

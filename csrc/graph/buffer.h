@@ -72,7 +72,11 @@ class Buffer final : public c10::intrusive_ptr_target {
   std::unique_ptr<ExecutorState> executor_state;
 
  private:
+  friend class BufferPool;
+
   BufferPool* const pool_;
+  Buffer* previous_ = nullptr;  // the pool's list of live buffers
+  Buffer* next_ = nullptr;
   const uint64_t id_;
   size_t nbytes_;
   const uintptr_t address_;
@@ -100,6 +104,10 @@ class BufferPool {
   AddressSpace& addresses() { return addresses_; }
   MemoryCounters& counters() { return counters_; }
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+  // The live buffer at an address, or null. Walks all of them: for rare needs only.
+  c10::intrusive_ptr<Buffer> find(uintptr_t address);
+  void enlist(Buffer& buffer);
+  void delist(Buffer& buffer);
   std::mutex& memory_mutex(uint64_t id) { return memory_mutexes_[id % kMutexes]; }
 
  private:
@@ -108,6 +116,8 @@ class BufferPool {
   MemoryCounters counters_;
   std::atomic<uint64_t> next_id_{1};
   std::mutex memory_mutexes_[kMutexes];
+  std::mutex list_mutex_;
+  Buffer* first_ = nullptr;
 };
 
 }  // namespace tiledev

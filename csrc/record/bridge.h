@@ -6,6 +6,12 @@
 
 namespace tiledev {
 
+enum class ErrorKind {
+  kError,
+  kNotImplemented,
+  kStop,  // Ctrl-C or exit: nobody may swallow it
+};
+
 // What the recorder needs of the language that drives it. The Python bindings install theirs; the
 // defaults serve plain C++ programs. Everything here may be called with or without the GIL, from
 // any thread but a worker.
@@ -20,10 +26,8 @@ struct Bridge {
   // Throws if the user asked to stop (Ctrl-C).
   void (*check_interrupt)() = [] {};
   // Makes an exception of the interpreter independent of the interpreter's state, so that it can be
-  // kept or dropped. Returns whether it says that an op is not implemented.
-  bool (*persist_error)(std::exception&) = [](std::exception&) { return false; };
-  // Whether the interpreter is formatting a tensor for display.
-  bool (*is_printing)() = [] { return false; };
+  // kept or dropped, and says what it is.
+  ErrorKind (*persist_error)(std::exception&) = [](std::exception&) { return ErrorKind::kError; };
 };
 
 Bridge& bridge();

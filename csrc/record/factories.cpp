@@ -14,7 +14,10 @@ namespace {
 
 constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 
-void check_options(std::optional<at::Layout> layout, std::optional<bool> pin_memory) {
+void check_options(std::optional<at::Layout> layout, std::optional<at::Device> device,
+                   std::optional<bool> pin_memory) {
+  TORCH_CHECK(!device.has_value() || device->index() <= 0, "[empty] invalid device ", *device,
+              "; there is one tiledev device, tiledev:0");
   TORCH_CHECK_NOT_IMPLEMENTED(layout.value_or(at::kStrided) == at::kStrided,
                               "[empty] tiledev has dense (strided) tensors only, asked for ",
                               *layout);
@@ -46,9 +49,9 @@ void fill_if_deterministic(const at::Tensor& tensor) {
 }
 
 at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
-                 std::optional<at::Layout> layout, std::optional<at::Device>,
+                 std::optional<at::Layout> layout, std::optional<at::Device> device,
                  std::optional<bool> pin_memory, std::optional<at::MemoryFormat> memory_format) {
-  check_options(layout, pin_memory);
+  check_options(layout, device, pin_memory);
   at::Tensor tensor = at::detail::empty_generic(size, c10::GetAllocator(kDevice), kKeys,
                                                 c10::dtype_or_default(dtype), memory_format);
   fill_if_deterministic(tensor);
@@ -57,8 +60,8 @@ at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
 
 at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
-                         std::optional<at::Device>, std::optional<bool> pin_memory) {
-  check_options(layout, pin_memory);
+                         std::optional<at::Device> device, std::optional<bool> pin_memory) {
+  check_options(layout, device, pin_memory);
   at::Tensor tensor = at::detail::empty_strided_generic(
       size, stride, c10::GetAllocator(kDevice), kKeys, c10::dtype_or_default(dtype));
   fill_if_deterministic(tensor);

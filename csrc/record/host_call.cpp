@@ -184,7 +184,7 @@ void run_on_host(const OpTraits& traits, torch::jit::Stack* stack, const char* r
   if (reason == nullptr && traits.handling == Handling::kFallback) {
     reason = "the shape of its result depends on values";
   }
-  if (reason != nullptr && !bridge().is_printing()) {
+  if (reason != nullptr) {
     Session::get().count_fallback(traits.name, reason);
   }
   HostCallRunner(traits, stack).run();

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <exception>
 #include <utility>
 
 #include "record/bridge.h"
 #include "record/overrides.h"
+#include "record/shape_rules.h"
 #include "record/stand_in.h"
 #include "record/storage.h"
 
@@ -23,10 +25,11 @@ uint64_t hash_key(const std::vector<int64_t>& key) {
   return hash;
 }
 
-// A stand-in run on the CPU costs what the op costs, so only small ones are run to mend metadata,
-// and larger ones only where the alternative is an error.
+// A run on the CPU costs what the op costs, so only small ones are run to learn metadata, and larger
+// ones only where the alternative is an error.
 constexpr int64_t kSmall = int64_t{1} << 16;
 constexpr int64_t kBearable = int64_t{1} << 24;
+constexpr double kBoundedWork = double{1 << 26};
 
 // What came out of a run on stand-ins.
 struct Outcome {
@@ -37,14 +40,34 @@ struct Outcome {
 
 class SignatureBuilder {
  public:
-  SignatureBuilder(const CallView& call, c10::DeviceType device) : call_(call), device_(device) {}
+  explicit SignatureBuilder(const CallView& call) : call_(call) { start(); }
 
-  Outcome build() {
-    start();
-    if (skips_meta(call_)) {
-      finish_in_place();
-      return {std::move(signature_), nullptr};
+  // The outputs are the written arguments.
+  SignaturePtr in_place() {
+    for (const ReturnTraits& ret : call_.op().returns) {
+      const ArgSlot& slot = signature_->args[ret.alias_arg];
+      signature_->return_counts.push_back(slot.count);
+      for (uint32_t i = 0; i < slot.count; ++i) {
+        add_operand_output(signature_->tensor_refs[slot.begin + i]);
+      }
     }
+    return std::move(signature_);
+  }
+
+  SignaturePtr pointwise(PointwiseResult result) {
+    if (result.in_place) {
+      return in_place();
+    }
+    signature_->work = std::max(signature_->work, result.meta.numel);
+    signature_->return_counts.push_back(1);
+    OutputMeta output;
+    output.meta = std::move(result.meta);
+    signature_->outputs.push_back(std::move(output));
+    return std::move(signature_);
+  }
+
+  Outcome run(c10::DeviceType device) {
+    device_ = device;
     try {
       StandInCall stand_in(call_, device_);
       stand_in.run();
@@ -55,8 +78,11 @@ class SignatureBuilder {
     } catch (const CannotRecord&) {
       return {{}, std::current_exception(), true};
     } catch (std::exception& error) {
-      const bool missing = bridge().persist_error(error);
-      return {{}, std::current_exception(), missing};
+      const ErrorKind kind = bridge().persist_error(error);
+      if (kind == ErrorKind::kStop) {
+        throw;
+      }
+      return {{}, std::current_exception(), kind == ErrorKind::kNotImplemented};
     }
     return {std::move(signature_), nullptr};
   }
@@ -77,18 +103,14 @@ class SignatureBuilder {
     call_.describe(*signature_);
   }
 
-  // The outputs of an op that only writes into its arguments.
-  void finish_in_place() {
-    for (const ReturnTraits& ret : call_.op().returns) {
-      const ArgSlot& slot = signature_->args[ret.alias_arg];
-      signature_->return_counts.push_back(slot.count);
-      for (uint32_t i = 0; i < slot.count; ++i) {
-        OutputMeta output;
-        output.kind = OutputMeta::Kind::kOperand;
-        output.operand = signature_->tensor_refs[slot.begin + i].index;
-        signature_->outputs.push_back(std::move(output));
-      }
+  void add_operand_output(const TensorRef& ref) {
+    if (ref.kind != TensorRef::Kind::kOperand) {
+      throw CannotRecord{"it writes into a host tensor"};
     }
+    OutputMeta output;
+    output.kind = OutputMeta::Kind::kOperand;
+    output.operand = ref.index;
+    signature_->outputs.push_back(std::move(output));
   }
 
   void add_outputs(const StandInCall& stand_in) {
@@ -110,16 +132,12 @@ class SignatureBuilder {
   }
 
   void add_output(const c10::IValue& value, int alias_arg, size_t element) {
-    OutputMeta output;
     if (alias_arg >= 0) {
-      const ArgSlot& slot = signature_->args[alias_arg];
-      const TensorRef& ref = signature_->tensor_refs[slot.begin + element];
-      if (ref.kind != TensorRef::Kind::kOperand) {
-        throw CannotRecord{"it writes into a host tensor"};
-      }
-      output.kind = OutputMeta::Kind::kOperand;
-      output.operand = ref.index;
-    } else if (!value.isTensor() || !value.toTensor().defined()) {
+      add_operand_output(signature_->tensor_refs[signature_->args[alias_arg].begin + element]);
+      return;
+    }
+    OutputMeta output;
+    if (!value.isTensor() || !value.toTensor().defined()) {
       output.kind = OutputMeta::Kind::kUndefined;
     } else {
       const at::Tensor& tensor = value.toTensor();
@@ -140,6 +158,11 @@ class SignatureBuilder {
       TensorMeta now = meta_of(*stand_in.operands()[i].unsafeGetTensorImpl());
       if (now.sizes != signature_->operands[i].sizes ||
           now.strides != signature_->operands[i].strides) {
+        for (size_t j = 0; j < i + 1; ++j) {
+          if (j != i && call_.operands()[j] == call_.operands()[i]) {
+            throw CannotRecord{"it gives an input a new shape"};
+          }
+        }
         signature_->operands[i] = now;
         signature_->resized.emplace_back(i, std::move(now));
       }
@@ -147,7 +170,7 @@ class SignatureBuilder {
   }
 
   const CallView& call_;
-  const c10::DeviceType device_;
+  c10::DeviceType device_ = c10::DeviceType::Meta;
   SignaturePtr signature_ = c10::make_intrusive<Signature>();
 };
 
@@ -176,6 +199,41 @@ int64_t total_elements(const CallView& call) {
     total += impl->numel();
   }
   return total;
+}
+
+double largest_integer(const c10::IValue& value) {
+  if (value.isInt()) {
+    return std::abs(static_cast<double>(value.toInt()));
+  }
+  if (value.isDouble()) {
+    return std::abs(value.toDouble());
+  }
+  double product = 1;
+  if (value.isList()) {
+    for (const c10::IValue& element : value.toListRef()) {
+      product *= std::max(1.0, largest_integer(element));
+    }
+  }
+  return product;
+}
+
+// Whether running the op on the CPU is cheap for sure: neither its operands are large, nor can its
+// results be, whatever the op makes of sizes and integers.
+bool is_small(const CallView& call) {
+  if (total_elements(call) > kSmall) {
+    return false;
+  }
+  double bound = 1;
+  for (const c10::TensorImpl* impl : call.operands()) {
+    bound *= static_cast<double>(std::max<int64_t>(1, impl->numel()));
+  }
+  for (size_t i = 0; i < call.args().size(); ++i) {
+    const ArgKind kind = call.op().args[i].kind;
+    if (kind == ArgKind::kConstant || (kind == ArgKind::kScalar && call.op().scalars_in_key)) {
+      bound *= std::max(1.0, largest_integer(call.args()[i]));
+    }
+  }
+  return bound <= kBoundedWork;
 }
 
 }  // namespace
@@ -214,7 +272,7 @@ void check_overlap(const CallView& call) {
       const bool same = a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
                         a.strides() == b.strides();
       if (!same && static_cast<int64_t>(buffer_of(a).nbytes()) <= kSmall * 16) {
-        StandInCall(call, c10::DeviceType::CPU, /*aliased=*/true).run();
+        StandInCall(call, c10::DeviceType::CPU, StandInCall::Mode::kAliased).run();
         return;
       }
     }
@@ -222,35 +280,44 @@ void check_overlap(const CallView& call) {
 }
 
 SignaturePtr infer_signature(const CallView& call) {
-  Outcome meta = SignatureBuilder(call, c10::DeviceType::Meta).build();
-  const int64_t elements = total_elements(call);
-  const bool native = call.op().name.rfind("aten::", 0) == 0;
-  if (meta.signature) {
-    // A small one is worth a second opinion: some Meta kernels are wrong about strides.
-    if (native && meta.signature->work <= kSmall && elements <= kSmall && !skips_meta(call)) {
-      Outcome cpu = SignatureBuilder(call, c10::DeviceType::CPU).build();
-      if (cpu.signature) {
-        return std::move(cpu.signature);
-      }
-      if (!depends_on_values(cpu.error, call.op())) {
-        std::rethrow_exception(cpu.error);
-      }
-    }
-    return std::move(meta.signature);
+  if (const char* reason = needs_values(call)) {
+    throw CannotRecord{reason};
   }
-  if (native && elements <= kBearable) {
-    Outcome cpu = SignatureBuilder(call, c10::DeviceType::CPU).build();
+  if (skips_meta(call)) {
+    return SignatureBuilder(call).in_place();
+  }
+  const bool native = call.op().name.rfind("aten::", 0) == 0;
+  Outcome cpu;
+  if (native && is_small(call)) {
+    cpu = SignatureBuilder(call).run(c10::DeviceType::CPU);
     if (cpu.signature) {
       return std::move(cpu.signature);
     }
-    if (!meta.missing && !cpu.missing) {
-      std::rethrow_exception(cpu.error);  // worded as on the CPU
+    if (!cpu.missing && !depends_on_values(cpu.error, call.op())) {
+      std::rethrow_exception(cpu.error);
+    }
+  } else if (native) {
+    if (auto result = pointwise_rule(call)) {
+      return SignatureBuilder(call).pointwise(std::move(*result));
+    }
+  }
+  Outcome meta = SignatureBuilder(call).run(c10::DeviceType::Meta);
+  if (meta.signature) {
+    if (cpu.error && !depends_on_values(cpu.error, call.op())) {
+      std::rethrow_exception(cpu.error);  // "not implemented for 'Bool'"
+    }
+    return std::move(meta.signature);
+  }
+  if (native && !cpu.error && total_elements(call) <= kBearable) {
+    cpu = SignatureBuilder(call).run(c10::DeviceType::CPU);
+    if (cpu.signature) {
+      return std::move(cpu.signature);
     }
   }
   if (meta.missing) {
     throw CannotRecord{"there is no Meta kernel for these arguments"};
   }
-  std::rethrow_exception(meta.error);
+  std::rethrow_exception(cpu.error ? cpu.error : meta.error);  // worded as on the CPU
 }
 
 }  // namespace tiledev

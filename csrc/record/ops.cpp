@@ -42,7 +42,13 @@ constexpr std::string_view kDataDependent[] = {
     "unique_dim_consecutive",
 };
 
+// A tag says so, but only masks as indices make it true (overrides.cpp).
+constexpr std::string_view kSometimesDataDependent[] = {"index", "_unsafe_index"};
+
 bool data_dependent(const OpTraits& traits) {
+  if (one_of(base_name(traits), kSometimesDataDependent)) {
+    return false;
+  }
   return traits.op.hasTag(at::Tag::dynamic_output_shape) ||
          traits.op.hasTag(at::Tag::data_dependent_output) ||
          traits.name == "aten::_ctc_loss.Tensor" || one_of(base_name(traits), kDataDependent);

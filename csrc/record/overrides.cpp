@@ -1,5 +1,7 @@
 #include "record/overrides.h"
 
+#include <ATen/core/Tensor.h>
+
 #include <string_view>
 
 #include "record/storage.h"
@@ -12,11 +14,18 @@ bool is_index_put(std::string_view name) {
   return name == "aten::index_put_" || name == "aten::_index_put_impl_";
 }
 
+// Whether one of the indices of an indexing op is a mask.
 bool has_mask(const CallView& call) {
-  for (const c10::TensorImpl* impl : call.operands()) {
-    const auto dtype = c10::typeMetaToScalarType(impl->dtype());
-    if (dtype == c10::ScalarType::Bool || dtype == c10::ScalarType::Byte) {
-      return true;
+  for (size_t i = 0; i < call.args().size(); ++i) {
+    if (call.op().args[i].kind != ArgKind::kOptionalTensorList) {
+      continue;
+    }
+    for (const c10::IValue& element : call.args()[i].toListRef()) {
+      const auto tensor = element.toOptional<at::Tensor>();
+      if (tensor && tensor->defined() &&
+          (tensor->scalar_type() == at::kBool || tensor->scalar_type() == at::kByte)) {
+        return true;
+      }
     }
   }
   return false;
@@ -29,6 +38,12 @@ bool skips_meta(const CallView& call) {
   return is_index_put(call.op().name) && has_mask(call);
 }
 
-void fix_outputs(Signature&) {}
+const char* needs_values(const CallView& call) {
+  const std::string_view name = call.op().name;
+  const bool index = name.rfind("aten::index.Tensor", 0) == 0 ||
+                     name.rfind("aten::_unsafe_index.Tensor", 0) == 0;
+  return index && has_mask(call) ? "a mask selects as many elements as it has true values"
+                                 : nullptr;
+}
 
 }  // namespace tiledev

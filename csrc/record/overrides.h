@@ -4,12 +4,12 @@
 
 namespace tiledev {
 
-// Where the Meta kernels of PyTorch and its CPU kernels do not agree, and who is right.
+// Ops whose outputs follow from other things than a run on stand-ins.
 
 // Whether the outputs follow from the arguments without a Meta kernel.
 bool skips_meta(const CallView& call);
 
-// Mends the metadata that a Meta kernel gave.
-void fix_outputs(Signature& signature);
+// Why the shape of the outputs depends on values, or null.
+const char* needs_values(const CallView& call);
 
 }  // namespace tiledev

@@ -4,6 +4,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "record/native_meta.h"
 #include "record/storage.h"
 #include "runtime/host_view.h"
 
@@ -40,8 +42,8 @@ bool takes_pivots(const std::string& op) {
 
 }  // namespace
 
-StandInCall::StandInCall(const CallView& call, c10::DeviceType device, bool aliased)
-    : call_(call), device_(device), aliased_(aliased) {
+StandInCall::StandInCall(const CallView& call, c10::DeviceType device, Mode mode)
+    : call_(call), device_(device), mode_(mode) {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   for (size_t i = 0; i < call.args().size(); ++i) {
     stack_.push_back(convert(call.args()[i], call.op().args[i].kind));
@@ -51,7 +53,14 @@ StandInCall::StandInCall(const CallView& call, c10::DeviceType device, bool alia
 void StandInCall::run() {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-  call_.op().op.callBoxed(stack_);
+  const auto& op = call_.op().op;
+  const c10::KernelFunction* native =
+      device_ == c10::DeviceType::Meta ? native_meta(call_.op().name) : nullptr;
+  if (native != nullptr) {
+    native->callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::Meta), &stack_);
+  } else {
+    op.callBoxed(stack_);
+  }
 }
 
 at::Tensor StandInCall::make_alias(const c10::TensorImpl& impl) {
@@ -67,11 +76,20 @@ at::Tensor StandInCall::make_alias(const c10::TensorImpl& impl) {
 }
 
 at::Tensor StandInCall::make(const c10::TensorImpl& impl) {
-  if (aliased_) {
+  if (mode_ == Mode::kAliased) {
     return make_alias(impl);
   }
-  auto tensor = at::empty_strided(impl.sizes(), impl.strides(),
-                                  at::TensorOptions().dtype(impl.dtype()).device(device_));
+  const auto options = at::TensorOptions().dtype(impl.dtype()).device(device_);
+  at::Tensor tensor;
+  if (mode_ == Mode::kShrunk) {
+    Dims sizes(impl.sizes());
+    for (int64_t& size : sizes) {
+      size = std::min<int64_t>(size, 2);
+    }
+    tensor = at::empty(sizes, options);
+  } else {
+    tensor = at::empty_strided(impl.sizes(), impl.strides(), options);
+  }
   if (device_ == c10::DeviceType::CPU) {
     fill_harmless(tensor, takes_pivots(call_.op().name));
   }

@@ -14,8 +14,13 @@ namespace tiledev {
 // CPU's own kernel says where Meta kernels are missing, wrong, or word their errors differently.
 class StandInCall {
  public:
-  // With `aliased`, operands that share a buffer share memory here too.
-  StandInCall(const CallView& call, c10::DeviceType device, bool aliased = false);
+  enum class Mode {
+    kPlain,
+    kAliased,  // operands that share a buffer share memory here too
+    kShrunk,   // no dimension is larger than 2, and strides are contiguous
+  };
+
+  StandInCall(const CallView& call, c10::DeviceType device, Mode mode = Mode::kPlain);
 
   void run();  // throws what the kernel throws
 
@@ -30,10 +35,10 @@ class StandInCall {
 
   const CallView& call_;
   const c10::DeviceType device_;
-  const bool aliased_;
+  const Mode mode_;
   torch::jit::Stack stack_;
   std::vector<at::Tensor> operands_;
-  std::vector<std::pair<const void*, c10::Storage>> memories_;  // by buffer, with `aliased`
+  std::vector<std::pair<const void*, c10::Storage>> memories_;  // by buffer, with kAliased
 };
 
 }  // namespace tiledev

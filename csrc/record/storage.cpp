@@ -52,9 +52,13 @@ at::Tensor make_tensor(c10::Storage storage, const TensorMeta& meta, int64_t off
 
 Buffer& buffer_of(const c10::StorageImpl& storage) {
   const c10::DataPtr& data = storage.data_ptr();
-  TORCH_CHECK(data.get_deleter() == &release_buffer,
-              "[tiledev] the storage of this tensor was not made by tiledev");
-  return *static_cast<Buffer*>(data.get_context());
+  if (data.get_deleter() == &release_buffer) {
+    return *static_cast<Buffer*>(data.get_context());
+  }
+  // Somebody wrapped a device pointer, as from_blob does: the owner keeps the buffer alive.
+  const auto buffer = Session::get().buffers().find(reinterpret_cast<uintptr_t>(data.get()));
+  TORCH_CHECK(buffer, "[tiledev] the storage of this tensor was not made by tiledev");
+  return *buffer;
 }
 
 Buffer& buffer_of(const c10::TensorImpl& tensor) {

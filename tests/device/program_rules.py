@@ -265,13 +265,14 @@ def index_write(w):
     once = f"torch.tensor({picks}, dtype=torch.int64, device=dev)"
     zeros = f"torch.zeros_like({name}, dtype=torch.int64)"
     source = f"{name}.index_select({dim}, {once}).clone()"
+    first = f"torch.tensor({w.distinct(w.length(name, 0))}, dtype=torch.int64, device=dev)"
     return w.choice(
         [
             f"{name}.index_add_({dim}, {w.indices(name, dim, len(picks))}, {source})",
             f"{name}.index_copy_({dim}, {once}, {source}.flip(0))",
             f"{name}[{w.subscript_indices(name, 0)}] = 2",
             f"{name}[..., {w.subscript_indices(name, -1)}] = 3",
-            f"{name}.index_put_(({once},), {name}[0].clone(), accumulate=True)",
+            f"{name}.index_put_(({first},), {name}[0].clone(), accumulate=True)",
             f"{name}.scatter_({dim}, torch.zeros_like({name}[:1], dtype=torch.int64), 1)",
             f"{name}.scatter_add_({dim}, {zeros}, {name}.clone())",
             f"{name}.scatter_reduce_({dim}, {zeros}, {name}.clone(), 'amax')",
@@ -347,29 +348,32 @@ def combine(w):
 
 @rule(5)
 def out_argument(w):
-    target = w.tensor()
     one, two = w.broadcastable()
+    target = w.tensor()
     if w.chance(0.4):
         target = f"torch.empty(0, dtype=torch.{w.dtype(one)}, device=dev)"
     elif w.chance(0.4):
         target = f"torch.zeros_like({one})"
-    name = w.new()
-    body = w.choice(
-        [
-            f"torch.add({one}, {two}, out={target})",
-            f"torch.mul({one}, 2, out={target})",
-            f"torch.sin({one}, out={target})",
-            f"torch.sum({one}, dim={w.dim(one)}, out={target})",
-            f"torch.matmul({one}, {one}.mT, out={target})",
-            f"torch.cat([{one}, {one}], out={target})",
-            f"torch.clamp({one}, 0, 1, out={target})",
-            f"torch.cumsum({one}, {w.dim(one)}, out={target})",
-            f"torch.index_select({one}, {w.dim(one)}, {w.indices(one, 0)}, out={target})",
-            f"torch.where({one} > 1, {one}, {two}, out={target})",
-            f"torch.arange({w.integer(0, 6)}, out={target})",
-        ]
-    )
-    return f"{name} = {body}"
+    pointwise = [
+        f"torch.add({one}, {two}, out={target})",
+        f"torch.mul({one}, 2, out={target})",
+        f"torch.sin({one}, out={target})",
+        f"torch.clamp({one}, 0, 1, out={target})",
+        f"torch.where({one} > 1, {one}, {two}, out={target})",
+    ]
+    others = [
+        f"torch.sum({one}, dim={w.dim(one)}, out={target})",
+        f"torch.matmul({one}, {one}.mT, out={target})",
+        f"torch.cat([{one}, {one}], out={target})",
+        f"torch.cumsum({one}, {w.dim(one)}, out={target})",
+        f"torch.index_select({one}, {w.dim(one)}, {w.indices(one, 0)}, out={target})",
+        f"torch.arange({w.integer(0, 6)}, out={target})",
+    ]
+    # Writing over an input while it is read is defined for pointwise ops on equal views alone.
+    if w.share_storage(one, target) or w.share_storage(two, target):
+        return f"{w.new()} = torch.add({one}, 1, out={one})"
+    body = w.choice(pointwise + others)
+    return f"{w.new()} = {body}"
 
 
 @rule(5)

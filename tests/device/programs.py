@@ -112,7 +112,8 @@ class Writer:
         if error or any(not self._usable(name) for name in self.run.tensors):
             for name in fresh:
                 del self.run.names[name]
-            if not error or not self.chance(KEEP_ERRORS):
+            torn = "out=" in line or "resize_" in line  # what they leave behind is undefined
+            if not error or torn or not self.chance(KEEP_ERRORS):
                 return
         self.lines.append(line)
 
@@ -176,6 +177,10 @@ class Writer:
     def storage_elements(self, name: str) -> int:
         tensor = self.value(name)
         return tensor.untyped_storage().nbytes() // tensor.element_size()
+
+    def share_storage(self, one: str, two: str) -> bool:
+        pair = [self.run.names.get(name) for name in (one, two)]
+        return all(tensor is not None for tensor in pair) and alias_pattern(pair) == [0, 0]
 
     def broadcastable(self) -> tuple[str, str]:
         """Two tensors, mostly of shapes that broadcast, the second one into the first."""

@@ -1,5 +1,6 @@
 """Runs one entry of the op database on the device and on the CPU and lists what differs."""
 
+import functools
 import time
 import warnings
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tests.ops import entries
 from tests.transfer import Transfer, tensors_in
 
 SEED = 1234
+TWICE = 2  # the samples whose gradients are differentiated again
 FILL = 77  # what an out= argument holds before the call
 
 
@@ -54,7 +56,7 @@ def check_entry(
     """Every sample of an entry: forward, gradients and, with `variants`, in-place and out=."""
     report = Report(entries.entry_name(op))
     started, before = time.perf_counter(), support.fallback_stats()
-    differentiable = entries.has_gradients(op, dtype)
+    differentiable = entries.hasgradients(op, dtype)
     for index, sample in enumerate(entries.samples(op, dtype, cap, differentiable)):
         grads = differentiable and (grad_cap is None or index < grad_cap)
         _check_sample(op, sample, index, grads, variants, report)
@@ -68,7 +70,8 @@ def check_entry(
 def _check_sample(
     op: Any, sample: Any, index: int, grads: bool, variants: bool, report: Report
 ) -> None:
-    runs = [("forward", _run_forward, grads)]
+    twice = grads and index < TWICE and op.supports_gradgrad
+    runs = [("forward", functools.partial(_run_forward, twice=twice), grads)]
     if variants and _has_inplace(op, sample):
         runs.append(("in-place", _run_inplace, grads and op.supports_inplace_autograd))
     if variants and op.supports_out:
@@ -111,7 +114,7 @@ def _move(sample: Any, device: str, requires_grad: bool) -> tuple[Any, tuple, di
     return value, args, kwargs, transfer
 
 
-def _run_forward(op: Any, sample: Any, device: str, grads: bool) -> Outcome:
+def _run_forward(op: Any, sample: Any, device: str, grads: bool, twice: bool = False) -> Outcome:
     value, args, kwargs, moved = _move(sample, device, grads)
 
     def body(outcome: Outcome) -> None:
@@ -120,7 +123,7 @@ def _run_forward(op: Any, sample: Any, device: str, grads: bool) -> Outcome:
         outcome.result = op(value, *args, **kwargs)
         if grads:
             result = sample.output_process_fn_grad(outcome.result)
-            outcome.grads = _gradients(result, moved.tensors, twice=op.supports_gradgrad)
+            outcome.grads = gradients(result, moved.tensors, twice)
 
     return attempt(device, body)
 
@@ -141,7 +144,7 @@ def _run_inplace(op: Any, sample: Any, device: str, grads: bool) -> Outcome:
         outcome.inputs = [*moved.tensors, target]
         outcome.result = op.inplace_variant(target, *args, **kwargs)
         if grads:
-            outcome.grads = _gradients(outcome.result, moved.tensors)
+            outcome.grads = gradients(outcome.result, moved.tensors)
 
     return attempt(device, body)
 
@@ -205,7 +208,7 @@ def _strided_like(result: torch.Tensor) -> torch.Tensor:
     )
 
 
-def _gradients(outputs: Any, inputs: list[torch.Tensor], twice: bool = False) -> list[torch.Tensor]:
+def gradients(outputs: Any, inputs: list[torch.Tensor], twice: bool = False) -> list[torch.Tensor]:
     """Gradients of every input that requires one, for random cotangents from a fixed seed.
 
     With `twice` the gradients of these gradients follow.
@@ -220,4 +223,4 @@ def _gradients(outputs: Any, inputs: list[torch.Tensor], twice: bool = False) ->
     ]
     grads = torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True, create_graph=twice)
     found = [torch.zeros(0, device=leaves[0].device) if grad is None else grad for grad in grads]
-    return found + _gradients(found, inputs) if twice else found
+    return found + gradients(found, inputs) if twice else found

@@ -3,11 +3,12 @@
 import functools
 import itertools
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.testing._internal.common_methods_invocations import op_db
+
+from tests import support
 
 SAMPLE_CAP = 40
 
@@ -50,11 +51,13 @@ def has_gradients(op: Any, dtype: torch.dtype) -> bool:
     return op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
 
 
-def samples(op: Any, dtype: torch.dtype, cap: int, requires_grad: bool) -> Iterator[Any]:
-    """Up to `cap` sample inputs on the CPU, the same in every run."""
-    torch.manual_seed(0)
+def samples(op: Any, dtype: torch.dtype, cap: int, requires_grad: bool) -> list[Any]:
+    """Up to `cap` sample inputs on the CPU, the same in every run.
+
+    `op.sample_inputs` would seed before each one, with a stack trace each time.
+    """
+    support.seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        yield from itertools.islice(
-            op.sample_inputs("cpu", dtype, requires_grad=requires_grad), cap
-        )
+        made = op.sample_inputs_func(op, "cpu", dtype, requires_grad)
+        return list(itertools.islice(made, cap))

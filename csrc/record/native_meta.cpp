@@ -1,0 +1,61 @@
+#include "record/native_meta.h"
+
+#include <ATen/ops/_log_softmax_backward_data_meta_dispatch.h>
+#include <ATen/ops/_log_softmax_meta_dispatch.h>
+#include <ATen/ops/_softmax_backward_data_meta_dispatch.h>
+#include <ATen/ops/_softmax_meta_dispatch.h>
+#include <ATen/ops/addmm_meta_dispatch.h>
+#include <ATen/ops/amax_meta_dispatch.h>
+#include <ATen/ops/amin_meta_dispatch.h>
+#include <ATen/ops/baddbmm_meta_dispatch.h>
+#include <ATen/ops/bmm_meta_dispatch.h>
+#include <ATen/ops/cat_meta_dispatch.h>
+#include <ATen/ops/mean_meta_dispatch.h>
+#include <ATen/ops/mm_meta_dispatch.h>
+#include <ATen/ops/nll_loss_backward_meta_dispatch.h>
+#include <ATen/ops/nll_loss_forward_meta_dispatch.h>
+#include <ATen/ops/sum_meta_dispatch.h>
+#include <c10/core/CompileTimeFunctionPointer.h>
+
+#include <unordered_map>
+
+namespace tiledev {
+
+namespace {
+
+using Kernels = std::unordered_map<std::string, c10::KernelFunction>;
+
+#define TILEDEV_KERNEL(f) c10::KernelFunction::makeFromUnboxedFunction(TORCH_FN(f))
+
+// One line an op that large models call in every step.
+const Kernels& kernels() {
+  static const auto* table = new Kernels{
+      {"aten::mm", TILEDEV_KERNEL(at::meta::mm)},
+      {"aten::bmm", TILEDEV_KERNEL(at::meta::bmm)},
+      {"aten::addmm", TILEDEV_KERNEL(at::meta::addmm)},
+      {"aten::baddbmm", TILEDEV_KERNEL(at::meta::baddbmm)},
+      {"aten::sum.dim_IntList", TILEDEV_KERNEL(at::meta::sum)},
+      {"aten::mean.dim", TILEDEV_KERNEL(at::meta::mean)},
+      {"aten::amax", TILEDEV_KERNEL(at::meta::amax)},
+      {"aten::amin", TILEDEV_KERNEL(at::meta::amin)},
+      {"aten::cat", TILEDEV_KERNEL(at::meta::cat)},
+      {"aten::_softmax", TILEDEV_KERNEL(at::meta::_softmax)},
+      {"aten::_softmax_backward_data", TILEDEV_KERNEL(at::meta::_softmax_backward_data)},
+      {"aten::_log_softmax", TILEDEV_KERNEL(at::meta::_log_softmax)},
+      {"aten::_log_softmax_backward_data", TILEDEV_KERNEL(at::meta::_log_softmax_backward_data)},
+      {"aten::nll_loss_forward", TILEDEV_KERNEL(at::meta::nll_loss_forward)},
+      {"aten::nll_loss_backward", TILEDEV_KERNEL(at::meta::nll_loss_backward)},
+  };
+  return *table;
+}
+
+#undef TILEDEV_KERNEL
+
+}  // namespace
+
+const c10::KernelFunction* native_meta(const std::string& op) {
+  const auto it = kernels().find(op);
+  return it == kernels().end() ? nullptr : &it->second;
+}
+
+}  // namespace tiledev
