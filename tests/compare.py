@@ -1,5 +1,6 @@
 """Comparing what an op left on the device with what it left on the CPU."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,20 +85,33 @@ def compare_metadata(got: torch.Tensor, want: torch.Tensor, where: str) -> list[
 
 
 def compare_values(got: torch.Tensor, want: torch.Tensor, where: str, **tolerance) -> list[Problem]:
-    """`got` must be on the CPU already. NaN equals NaN; integers and bools are exact."""
+    """`got` must be on the CPU already. NaN equals NaN; integers and bools are exact.
+
+    The default tolerance is assert_close's, with the largest element as the measure of an absolute
+    error: the order of summation shows in elements that are small by cancellation.
+    """
     if identical(got, want):
         return []
     try:
+        tolerance = tolerance or _default_tolerance(want)
         torch.testing.assert_close(
             got, want, equal_nan=True, check_stride=False, check_layout=False, **tolerance
         )
     except AssertionError as error:
         return [Problem("value", where, _head(str(error)))]
     except Exception as error:  # a dtype or layout that assert_close knows nothing of
-        return [
-            Problem("value", where, f"differs, and {type(error).__name__}: {_head(str(error))}")
-        ]
+        return [Problem("value", where, f"{type(error).__name__} while comparing: {error}")]
     return []
+
+
+def _default_tolerance(want: torch.Tensor) -> dict[str, float]:
+    rtol, atol = torch.testing._comparison.default_tolerances(want.dtype)
+    if want.layout != torch.strided or not (want.is_floating_point() or want.is_complex()):
+        return {"rtol": rtol, "atol": atol}
+    finite = want.abs().double().nan_to_num(0, 0, 0)
+    largest = finite.max().item() if finite.numel() else 0.0
+    share = 1e-5 if want.dtype in (torch.float32, torch.complex64) else rtol
+    return {"rtol": rtol, "atol": max(atol, share * largest)}
 
 
 def identical(got: torch.Tensor, want: torch.Tensor) -> bool:
@@ -193,3 +207,23 @@ def _compare_placement(got: Outcome, want: Outcome, where: str) -> list[Problem]
 def _head(text: str, limit: int = 300) -> str:
     text = " ".join(text.split())
     return text if len(text) <= limit else text[:limit] + "..."
+
+
+def assert_same(body: Callable[[str], Any], **tolerance: float) -> None:
+    """`body(device)` gives on the device under test what it gives on the CPU, errors included."""
+    got, want = _outcome(body, support.DEVICE), _outcome(body, "cpu")
+    problems = compare_error(got, want, "")
+    if want.error is None and not problems:
+        problems += compare_tensors(got.result, want.result, "result", **tolerance)
+        problems += compare_plain(got.result, want.result, "result")
+    assert not problems, "\n".join(map(str, problems))
+
+
+def _outcome(body: Callable[[str], Any], device: str) -> Outcome:
+    support.seed(0)
+    outcome = Outcome()
+    try:
+        outcome.result = body(device)
+    except Exception as error:
+        outcome.error = error
+    return outcome

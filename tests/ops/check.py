@@ -56,7 +56,7 @@ def check_entry(
     """Every sample of an entry: forward, gradients and, with `variants`, in-place and out=."""
     report = Report(entries.entry_name(op))
     started, before = time.perf_counter(), support.fallback_stats()
-    differentiable = entries.hasgradients(op, dtype)
+    differentiable = entries.has_gradients(op, dtype)
     for index, sample in enumerate(entries.samples(op, dtype, cap, differentiable)):
         grads = differentiable and (grad_cap is None or index < grad_cap)
         _check_sample(op, sample, index, grads, variants, report)

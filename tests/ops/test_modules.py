@@ -14,6 +14,8 @@ from tests.ops.check import attempt, gradients
 from tests.transfer import Transfer
 
 INPUT_CAP = 12
+# A convolution's weight gradient depends in its last bits on how many threads share the sum.
+TOLERANCE = {"rtol": 1e-4, "atol": 1e-4}
 MODULES = {info.formatted_name: info for info in module_db}
 
 
@@ -46,7 +48,7 @@ def check_module(info, training):
         want, on_cpu = run_module(module, given.forward_input, "cpu")
         got, on_device = run_module(module, given.forward_input, support.DEVICE)
         where = f"{info.formatted_name} input {index} {given.desc}"
-        problems += compare_outcomes(got, want, where)
+        problems += compare_outcomes(got, want, where, **TOLERANCE)
         mine, theirs = on_device.state_dict(), on_cpu.state_dict()
         assert mine.keys() == theirs.keys()
         problems += compare_tensors(mine, theirs, f"{where} state_dict")
