@@ -30,6 +30,8 @@ struct Location {
   int instruction;
 };
 
+enum class Owner : uint8_t { kUser, kLibrary, kDisplay };
+
 // The source lines that were met, by number. Code objects are kept alive so that a number stays
 // what it is; their count is bounded by the size of the program, and by kMax for programs that
 // generate code without end.
@@ -58,16 +60,16 @@ class Locations {
   }
 
   // Lines inside of torch say little; whoever called torch is meant.
-  bool is_library(PyCodeObject* code) {
+  Owner owner(PyCodeObject* code) {
     {
       const std::lock_guard lock(mutex_);
-      if (const auto it = library_.find(code); it != library_.end()) {
+      if (const auto it = owners_.find(code); it != owners_.end()) {
         return it->second;
       }
     }
-    const bool library = keep(code);
+    const Owner owner = keep(code);
     const std::lock_guard lock(mutex_);
-    return library_.try_emplace(code, library).first->second;
+    return owners_.try_emplace(code, owner).first->second;
   }
 
  private:
@@ -82,24 +84,29 @@ class Locations {
     }
   };
 
-  // Keeps a code object alive and says whether it belongs to a library.
-  static bool keep(PyCodeObject* code) {
+  // Keeps a code object alive and says whose it is.
+  static Owner keep(PyCodeObject* code) {
     const pybind11::gil_scoped_acquire gil;
     Py_INCREF(code);
     const char* file = PyUnicode_AsUTF8(code->co_filename);
     if (file == nullptr) {
       PyErr_Clear();
-      return false;
+      return Owner::kUser;
     }
-    return std::strstr(file, "/torch/") != nullptr || std::strstr(file, "/tiledev/") != nullptr ||
-           std::strncmp(file, "<frozen", 7) == 0 || std::strncmp(file, "<__array", 8) == 0;
+    if (std::strstr(file, "/torch/_tensor_str.py") != nullptr) {
+      return Owner::kDisplay;
+    }
+    const bool library =
+        std::strstr(file, "/torch/") != nullptr || std::strstr(file, "/tiledev/") != nullptr ||
+        std::strncmp(file, "<frozen", 7) == 0 || std::strncmp(file, "<__array", 8) == 0;
+    return library ? Owner::kLibrary : Owner::kUser;
   }
 
   static constexpr size_t kMax = 200000;
   std::mutex mutex_;
   std::vector<Location> list_;
   std::unordered_map<Key, uint32_t, Hash> numbers_;
-  std::unordered_map<PyCodeObject*, bool> library_;
+  std::unordered_map<PyCodeObject*, Owner> owners_;
 };
 
 Locations& locations() {
@@ -122,14 +129,18 @@ uint32_t capture_location() {
   }
   constexpr int kMaxDepth = 32;
   PythonFrame user = top;
-  bool library = locations().is_library(user.code);
+  const Owner owner = locations().owner(user.code);
+  if (owner == Owner::kDisplay) {
+    return kDisplaying;
+  }
+  bool library = owner == Owner::kLibrary;
   for (int depth = 0; library && depth < kMaxDepth; ++depth) {
     const PythonFrame caller = caller_of(user);
     if (!caller) {
       break;
     }
     user = caller;
-    library = locations().is_library(user.code);
+    library = locations().owner(user.code) == Owner::kLibrary;
   }
   const uint32_t number = locations().number(library ? top : user);
   if (user.frame == top.frame) {

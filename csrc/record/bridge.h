@@ -12,11 +12,15 @@ enum class ErrorKind {
   kStop,  // Ctrl-C or exit: nobody may swallow it
 };
 
+// Ops that only serve to display a tensor run at once: looking leaves nothing behind.
+constexpr uint32_t kDisplaying = UINT32_MAX;
+
 // What the recorder needs of the language that drives it. The Python bindings install theirs; the
 // defaults serve plain C++ programs. Everything here may be called with or without the GIL, from
 // any thread but a worker.
 struct Bridge {
-  // A small number for the source line that is being executed; 0 if unknown.
+  // A small number for the source line that is being executed; 0 if unknown, kDisplaying if the
+  // interpreter is formatting a tensor for display.
   uint32_t (*capture_location)() = [] { return uint32_t{0}; };
   // "file.py:12 in forward", or an empty string.
   std::string (*describe_location)(uint32_t) = [](uint32_t) { return std::string(); };

@@ -177,17 +177,17 @@ class HostCallRunner {
 
 }  // namespace
 
-void run_on_host(const OpTraits& traits, torch::jit::Stack* stack, const char* reason) {
+void run_on_host(const OpTraits& traits, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(traits.handling != Handling::kView, "[", traits.name,
                               "] is a view that tiledev does not implement");
   Session::get().check_usable();
-  if (reason == nullptr && traits.handling == Handling::kFallback) {
-    reason = "the shape of its result depends on values";
-  }
-  if (reason != nullptr) {
-    Session::get().count_fallback(traits.name, reason);
-  }
   HostCallRunner(traits, stack).run();
+}
+
+void fall_back(const OpTraits& traits, torch::jit::Stack* stack, const char* reason) {
+  Session::get().check_usable();
+  Session::get().count_fallback(traits.name, reason);
+  run_on_host(traits, stack);
 }
 
 void move_indices_to_device(const OpTraits& traits, torch::jit::Stack* stack) {

@@ -54,7 +54,8 @@ at::Tensor tensor_of(c10::TensorImpl* impl) {
 
 class Recording {
  public:
-  Recording(OpState& state, CallView& call) : state_(state), call_(call) {
+  Recording(OpState& state, CallView& call, uint32_t location)
+      : state_(state), call_(call), location_(location) {
     find_shared();
   }
 
@@ -65,7 +66,6 @@ class Recording {
     if (writes_shared_) {
       check_overlap(call_);
     }
-    const uint32_t location = bridge().capture_location();
     std::unique_lock lock(session.mutex());
     signature_ = state_.signatures.find(call_.key());
     if (!signature_) {
@@ -82,7 +82,7 @@ class Recording {
       lock.lock();
     }
     Node node;
-    node.location = location;
+    node.location = location_;
     fill(node, results);
     session.count_recorded(state_.traits);
     session.append(std::move(node));
@@ -143,6 +143,7 @@ class Recording {
 
   OpState& state_;
   CallView& call_;
+  const uint32_t location_;
   SignaturePtr signature_;
   bool writes_shared_ = false;
 };
@@ -162,8 +163,14 @@ OpState& state_of(const char* name, const char* overload) {
 
 void record(OpState& state, torch::jit::Stack* stack) {
   const OpTraits& traits = state.traits;
-  if (traits.handling != Handling::kRecord) {
-    run_on_host(state.traits, stack);
+  const uint32_t location = bridge().capture_location();
+  if (location == kDisplaying || traits.handling == Handling::kReadout ||
+      traits.handling == Handling::kView) {
+    run_on_host(traits, stack);
+    return;
+  }
+  if (traits.handling == Handling::kFallback) {
+    fall_back(traits, stack, "the shape of its result depends on values");
     return;
   }
   if (traits.accepts_cpu_index) {
@@ -172,9 +179,9 @@ void record(OpState& state, torch::jit::Stack* stack) {
   torch::jit::Stack results;
   try {
     CallView call(traits, torch::jit::last(*stack, traits.args.size()));
-    Recording(state, call).run(results);
+    Recording(state, call, location).run(results);
   } catch (const CannotRecord& why) {
-    run_on_host(state.traits, stack, why.reason);
+    fall_back(traits, stack, why.reason);
     return;
   }
   torch::jit::drop(*stack, traits.args.size());

@@ -94,10 +94,9 @@ def load_extension() -> None:
 
 def register_hooks() -> None:
     """Registers what the device adds to torch's Python side, and the way out."""
-    from tiledev import _dynamo, _optimizer, _printing
+    from tiledev import _dynamo, _optimizer
 
     _optimizer.register()
-    _printing.register()
     _dynamo.register_when_imported()
     atexit.register(shut_down)
 

@@ -18,7 +18,9 @@ MAY_INCLUDE = {
     "device": {"graph", "record"},
 }
 # Headers that only the bindings, which lie outside the folders, may use.
-PYTHON_HEADERS = re.compile(r"^(Python\.h|pybind11/|torch/extension\.h|torch/csrc/)")
+PYTHON_HEADERS = re.compile(
+    r"^(Python\.h|pybind11/|torch/extension\.h|torch/csrc/(?!profiler/stubs))"
+)
 # Headers of what drives tasks and devices: no business of the core.
 BACKEND_HEADERS = re.compile(
     r"^(ATen/(Parallel|cuda/|native/|ops/|Functions\.h)|c10/(cuda/|core/impl/.*Guard)|thread$|omp\.h$)"
