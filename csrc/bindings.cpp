@@ -26,7 +26,9 @@ namespace tiledev {
 
 namespace {
 
-Session& session() { return Session::get(); }
+Session& session() {
+  return Session::get();
+}
 
 void init_context(int ncpu, int ncuda, bool cpu_fallback, int verbose, int64_t max_pending_nodes,
                   int64_t max_pending_bytes) {
@@ -58,8 +60,8 @@ py::dict context_settings() {
 }
 
 std::string format_graph(const std::string& format) {
-  TORCH_CHECK_VALUE(format == "text" || format == "dot", "[format_graph] expected 'text' or 'dot', ",
-                    "got '", format, "'");
+  TORCH_CHECK_VALUE(format == "text" || format == "dot",
+                    "[format_graph] expected 'text' or 'dot', ", "got '", format, "'");
   std::string result;
   session().inspect([&](const std::vector<Node>& nodes) {
     if (!nodes.empty() || result.empty()) {
@@ -157,7 +159,9 @@ PYBIND11_MODULE(_C, m) {
   register_recorded_ops();
 
   m.def("init_context", torch::wrap_pybind_function(&init_context));
-  m.def("shutdown_context", torch::wrap_pybind_function([] { session().shutdown(); }));
+  m.def("shutdown_context",
+        torch::wrap_pybind_function([](bool cancel) { session().shutdown(cancel); }),
+        py::arg("cancel") = false);
   m.def("is_context_initialized", [] { return session().initialized(); });
   m.def("context_settings", torch::wrap_pybind_function(&context_settings));
   m.def("compile_graph", torch::wrap_pybind_function([] { session().compile_pending(); }));
@@ -166,16 +170,19 @@ PYBIND11_MODULE(_C, m) {
   m.def("wait", torch::wrap_pybind_function([] { session().wait_all(); }));
   m.def("reset_graph", torch::wrap_pybind_function([] { session().reset_graph(); }));
   m.def("has_pending_graph", [] { return session().has_pending(); });
-  m.def("pending_op_names", torch::wrap_pybind_function([] { return session().pending_op_names(); }));
-  m.def("restrict_workers",
-        torch::wrap_pybind_function([](const std::string& kind) { session().restrict_workers(kind); }));
+  m.def("pending_op_names",
+        torch::wrap_pybind_function([] { return session().pending_op_names(); }));
+  m.def("restrict_workers", torch::wrap_pybind_function(
+                                [](const std::string& kind) { session().restrict_workers(kind); }));
   m.def("restore_workers", torch::wrap_pybind_function([] { session().restore_workers(); }));
-  m.def("set_eager", torch::wrap_pybind_function([](bool eager) { return session().set_eager(eager); }));
+  m.def("set_eager",
+        torch::wrap_pybind_function([](bool eager) { return session().set_eager(eager); }));
   m.def("is_eager", [] { return session().eager(); });
   m.def("fallback_stats", torch::wrap_pybind_function([] { return session().fallback_stats(); }));
   m.def("recorded_stats", torch::wrap_pybind_function([] { return session().recorded_stats(); }));
   m.def("reset_stats", torch::wrap_pybind_function([] { session().reset_stats(); }));
-  m.def("plan_cache_stats", torch::wrap_pybind_function([] { return session().plan_cache_stats(); }));
+  m.def("plan_cache_stats",
+        torch::wrap_pybind_function([] { return session().plan_cache_stats(); }));
   m.def("counters", torch::wrap_pybind_function([] { return session().counters(); }));
   m.def("format_graph", torch::wrap_pybind_function(&format_graph));
   m.def("registered_ops", torch::wrap_pybind_function([] { return registered_ops(); }));
@@ -183,12 +190,13 @@ PYBIND11_MODULE(_C, m) {
   m.def("is_in_bad_fork", [] { return session().in_bad_fork(); });
   m.def("memory_stats", torch::wrap_pybind_function(&memory_stats));
   m.def("reset_peak_memory_stats", torch::wrap_pybind_function(&reset_peak_memory_stats));
-  m.def("reset_accumulated_memory_stats", torch::wrap_pybind_function(&reset_accumulated_memory_stats));
+  m.def("reset_accumulated_memory_stats",
+        torch::wrap_pybind_function(&reset_accumulated_memory_stats));
   m.def("empty_cache", [] {});
   m.def("stop_autograd_threads", torch::wrap_pybind_function(&stop_autograd_threads));
   m.def("default_generator", torch::wrap_pybind_function([](int index) {
-          TORCH_CHECK_INDEX(index <= 0, "[default_generator] there is one tiledev device, got index ",
-                            index);
+          TORCH_CHECK_INDEX(index <= 0,
+                            "[default_generator] there is one tiledev device, got index ", index);
           return default_generator();
         }));
 }

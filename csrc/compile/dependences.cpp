@@ -83,6 +83,8 @@ class DependenceBuilder {
 
 // Read after write, write after read and write after write, within the graph; what it depends on
 // from before it (entries) and what later work depends on (exits).
-void find_dependences(Compilation& c) { DependenceBuilder(c).run(); }
+void find_dependences(Compilation& c) {
+  DependenceBuilder(c).run();
+}
 
 }  // namespace tiledev

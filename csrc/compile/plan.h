@@ -45,7 +45,7 @@ struct PlanExit {
 struct Plan {
   uint64_t id = 0;
   size_t node_count = 0;
-  std::vector<PlanTask> tasks;  // in program order
+  std::vector<PlanTask> tasks;    // in program order
   std::vector<uint32_t> dropped;  // dead nodes
   std::vector<PlanEntry> entries;
   std::vector<PlanExit> exits;

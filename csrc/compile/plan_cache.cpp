@@ -44,7 +44,9 @@ PlanCache::Stats PlanCache::stats() const {
   return stats;
 }
 
-void PlanCache::reset_stats() { stats_ = {}; }
+void PlanCache::reset_stats() {
+  stats_ = {};
+}
 
 void PlanCache::clear() {
   index_.clear();

@@ -14,9 +14,9 @@ namespace tiledev {
 
 namespace {
 
-using c10::CachingDeviceAllocator::DeviceStats;
 using c10::CachingAllocator::Stat;
 using c10::CachingAllocator::StatArray;
+using c10::CachingDeviceAllocator::DeviceStats;
 
 // Hands out buffers. Their memory comes when a node needs it, so the statistics count that.
 class Allocator final : public c10::DeviceAllocator {
@@ -27,7 +27,8 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   void copy_data(void*, const void*, std::size_t) const override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "[tiledev] memory of the device cannot be copied by "
+    TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                "[tiledev] memory of the device cannot be copied by "
                                 "address; use Tensor.copy_ or UntypedStorage.clone");
   }
 

@@ -103,9 +103,8 @@ const bool registered = [] {
 }  // namespace
 
 const at::Generator& default_generator() {
-  static const auto* generator = new at::Generator(
-      c10::make_intrusive<GeneratorImpl>(at::detail::createCPUGenerator(
-          c10::default_rng_seed_val)));
+  static const auto* generator = new at::Generator(c10::make_intrusive<GeneratorImpl>(
+      at::detail::createCPUGenerator(c10::default_rng_seed_val)));
   return *generator;
 }
 

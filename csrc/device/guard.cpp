@@ -1,5 +1,5 @@
-#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/Stream.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Exception.h>
 #include <torch/version.h>
 
@@ -47,7 +47,8 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     }
   }
   double elapsedTime(void*, void*, const c10::DeviceIndex) const override {
-    TORCH_CHECK_NOT_IMPLEMENTED(false, "[Event.elapsed_time] c10 events of tiledev keep no time; "
+    TORCH_CHECK_NOT_IMPLEMENTED(false,
+                                "[Event.elapsed_time] c10 events of tiledev keep no time; "
                                 "use torch.tiledev.Event");
   }
 
@@ -62,9 +63,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   void recordDataPtrOnStream(const c10::DataPtr&, const c10::Stream&) const override {}
 
  private:
-  static c10::Stream stream() {
-    return c10::Stream(c10::Stream::DEFAULT, c10::Device(kDevice, 0));
-  }
+  static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(kDevice, 0)); }
   static bool busy() {
     return Session::get().initialized() &&
            (Session::get().has_pending() || Session::get().counters()["nodes_in_flight"] > 0);

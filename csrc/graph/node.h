@@ -38,6 +38,13 @@ struct Node {
 
   const std::string& name() const { return host ? host->name : signature->op->name; }
   bool writes(size_t operand) const { return signature->operand_written[operand] != 0; }
+  // Whether nothing of the operand's buffer is left, or read, once the node has run.
+  bool replaces(size_t operand) const {
+    const TensorMeta& meta = signature->operands[operand];
+    return signature->operand_overwritten[operand] != 0 && operands[operand].offset == 0 &&
+           static_cast<size_t>(meta.numel) * c10::elementSize(meta.dtype) ==
+               operands[operand].buffer->nbytes();
+  }
 };
 
 // Calls f(buffer, reads, writes, fresh) for every buffer that a node touches.

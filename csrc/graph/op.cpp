@@ -56,7 +56,9 @@ int aliased_arg(const c10::FunctionSchema& schema, const c10::Argument& ret) {
   return -1;
 }
 
-bool is_out_argument(const c10::Argument& arg) { return arg.is_out(); }
+bool is_out_argument(const c10::Argument& arg) {
+  return arg.is_out();
+}
 
 }  // namespace
 
@@ -67,7 +69,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& handle)
   const auto& schema = handle.schema();
   bool resizes = false;
   for (const auto& arg : schema.arguments()) {
-    args.push_back({arg_kind(arg), written(arg)});
+    args.push_back({arg_kind(arg), written(arg), is_out_argument(arg)});
     resizes |= written(arg) && is_out_argument(arg);
   }
   in_place_only = !resizes;

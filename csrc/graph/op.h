@@ -21,7 +21,8 @@ enum class ArgKind : uint8_t {
 
 struct ArgTraits {
   ArgKind kind = ArgKind::kConstant;
-  bool written = false;  // Tensor(a!)
+  bool written = false;      // Tensor(a!)
+  bool overwritten = false;  // written without being read: out=, fill_, the target of copy_
 };
 
 struct ReturnTraits {
@@ -47,10 +48,9 @@ struct OpTraits {
   std::vector<ArgTraits> args;
   std::vector<ReturnTraits> returns;
   Handling handling = Handling::kRecord;
-  bool in_place_only = false;     // every return is a written argument, and nothing is resized
-  bool scalars_in_key = false;    // a Scalar's value decides a shape or an error (arange, pow)
+  bool in_place_only = false;      // every return is a written argument, and nothing is resized
+  bool scalars_in_key = false;     // a Scalar's value decides a shape or an error (arange, pow)
   bool accepts_cpu_index = false;  // index tensors may live on the host
-  bool writes_fully = false;       // what it writes does not depend on the old values
   uint64_t id = 0;
 };
 

@@ -44,7 +44,8 @@ struct TensorRef {
 // One argument of the call that runs a node.
 struct ArgSlot {
   ArgKind kind = ArgKind::kConstant;
-  uint32_t begin = 0;  // tensors: the range in `tensor_refs`; kScalar, kGenerator: the value's index
+  uint32_t begin =
+      0;  // tensors: the range in `tensor_refs`; kScalar, kGenerator: the value's index
   uint32_t count = 0;
   c10::IValue constant;
 };
@@ -58,12 +59,13 @@ struct Signature final : c10::intrusive_ptr_target {
   std::vector<int64_t> key;
   std::vector<TensorMeta> operands;
   std::vector<uint8_t> operand_written;
+  std::vector<uint8_t> operand_overwritten;  // all of its elements, without being read
   std::vector<TensorRef> tensor_refs;
   std::vector<ArgSlot> args;
-  std::vector<OutputMeta> outputs;       // flat
-  std::vector<uint32_t> return_counts;   // of outputs, for each return of the schema
+  std::vector<OutputMeta> outputs;      // flat
+  std::vector<uint32_t> return_counts;  // of outputs, for each return of the schema
   std::vector<std::pair<uint32_t, TensorMeta>> resized;  // out= operands that take a new shape
-  int64_t work = 0;  // elements read and written: decides about threads inside of the op
+  int64_t work = 0;             // elements read and written: decides about threads inside of the op
   bool needs_dispatch = false;  // an operand has a lazy bit: run through the whole dispatcher
 };
 

@@ -51,7 +51,9 @@ void append_string(std::vector<int64_t>& key, std::string_view text) {
 
 }  // namespace
 
-void set_default_stream(const RandomStream& (*get)()) { default_stream = get; }
+void set_default_stream(const RandomStream& (*get)()) {
+  default_stream = get;
+}
 
 const RandomStream& stream_of(const c10::IValue& value) {
   if (!value.isGenerator() || !value.toGenerator().defined()) {
@@ -77,7 +79,7 @@ CallView::CallView(const OpTraits& op, c10::ArrayRef<c10::IValue> args)
     switch (traits.kind) {
       case ArgKind::kTensor:
         if (arg.isTensor()) {
-          add_tensor(arg.toTensor(), traits.written);
+          add_tensor(arg.toTensor(), traits);
         } else {
           key_.push_back(kNone);
         }
@@ -92,7 +94,7 @@ CallView::CallView(const OpTraits& op, c10::ArrayRef<c10::IValue> args)
         key_.push_back(kListTag);
         key_.push_back(static_cast<int64_t>(list.size()));
         for (const c10::IValue& element : list) {
-          add_tensor(element.isTensor() ? element.toTensor() : at::Tensor(), traits.written);
+          add_tensor(element.isTensor() ? element.toTensor() : at::Tensor(), traits);
         }
         break;
       }
@@ -111,7 +113,7 @@ CallView::CallView(const OpTraits& op, c10::ArrayRef<c10::IValue> args)
   }
 }
 
-void CallView::add_tensor(const at::Tensor& tensor, bool written) {
+void CallView::add_tensor(const at::Tensor& tensor, const ArgTraits& traits) {
   if (!tensor.defined()) {
     key_.push_back(kUndefined);
     return;
@@ -122,7 +124,8 @@ void CallView::add_tensor(const at::Tensor& tensor, bool written) {
     return;
   }
   operands_.push_back(impl);
-  written_.push_back(written);
+  written_.push_back(traits.written);
+  overwritten_.push_back(traits.overwritten);
   const auto sizes = impl->sizes();
   const auto strides = impl->strides();
   key_.push_back(kOperandTag);
@@ -134,8 +137,8 @@ void CallView::add_tensor(const at::Tensor& tensor, bool written) {
 
 // A host scalar goes along by value: its owner may change it before the node runs.
 void CallView::add_value_tensor(const at::Tensor& tensor) {
-  const bool scalar = tensor.device().is_cpu() && tensor.layout() == c10::kStrided &&
-                      tensor.dim() == 0;
+  const bool scalar =
+      tensor.device().is_cpu() && tensor.layout() == c10::kStrided && tensor.dim() == 0;
   if (!scalar) {
     reject(tensor);
   }
@@ -148,10 +151,12 @@ void CallView::add_value_tensor(const at::Tensor& tensor) {
 void CallView::reject(const at::Tensor& tensor) const {
   if (tensor.layout() != c10::kStrided) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "Could not run '", op_.name, "' with arguments of layout ",
-                                tensor.layout(), " together with tensors on tiledev; tiledev has "
+                                tensor.layout(),
+                                " together with tensors on tiledev; tiledev has "
                                 "dense (strided) tensors only");
   }
-  TORCH_CHECK(false, "Expected all tensors to be on the same device, but found at least two devices, ",
+  TORCH_CHECK(false,
+              "Expected all tensors to be on the same device, but found at least two devices, ",
               c10::Device(kDevice, 0), " and ", tensor.device(), "! (when calling ", op_.name, ")");
 }
 

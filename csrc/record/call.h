@@ -22,6 +22,7 @@ class CallView {
   const std::vector<int64_t>& key() const { return key_; }
   const c10::SmallVector<c10::TensorImpl*, 6>& operands() const { return operands_; }
   const c10::SmallVector<uint8_t, 6>& written() const { return written_; }
+  const c10::SmallVector<uint8_t, 6>& overwritten() const { return overwritten_; }
   c10::SmallVector<c10::IValue, 2>& values() { return values_; }
   const RandomStream* stream() const { return stream_; }
   // The signature's argument slots and tensor references, for a signature's first call.
@@ -29,7 +30,7 @@ class CallView {
   bool has_operand() const { return !operands_.empty(); }
 
  private:
-  void add_tensor(const at::Tensor& tensor, bool written);
+  void add_tensor(const at::Tensor& tensor, const ArgTraits& traits);
   void add_value_tensor(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value);
   void add_generator(const c10::IValue& value);
@@ -41,6 +42,7 @@ class CallView {
   std::vector<int64_t>& key_;
   c10::SmallVector<c10::TensorImpl*, 6> operands_;
   c10::SmallVector<uint8_t, 6> written_;
+  c10::SmallVector<uint8_t, 6> overwritten_;
   c10::SmallVector<c10::IValue, 2> values_;
   const RandomStream* stream_ = nullptr;
 };

@@ -1,14 +1,16 @@
 // Ops that PyTorch gives to every device but the CPU in a fused form. Here they are composed of the
 // ops that the CPU uses in their place, so that they are recorded and give the CPU's numbers.
 
-#include <ATen/core/Tensor.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/ones_like.h>
@@ -16,6 +18,7 @@
 #include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <array>
 #include <tuple>
 
 #include "record/kernels.h"
@@ -27,7 +30,9 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
-bool given(const OptionalTensor& tensor) { return tensor.has_value() && tensor->defined(); }
+bool given(const OptionalTensor& tensor) {
+  return tensor.has_value() && tensor->defined();
+}
 
 Tensor add_bias(const Tensor& gates, const OptionalTensor& bias) {
   return given(bias) ? gates + *bias : gates;
@@ -120,6 +125,23 @@ int64_t fused_sdp_choice(const Tensor& query, const Tensor& key, const Tensor& v
                                            enable_gqa);
 }
 
+// What _convolution calls on devices that PyTorch does not know.
+Tensor convolution(const Tensor& input, const Tensor& weight, const OptionalTensor& bias,
+                   at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                   bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+  return at::convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                         groups);
+}
+
+std::tuple<Tensor, Tensor, Tensor> convolution_backward(
+    const Tensor& grad, const Tensor& input, const Tensor& weight, at::IntArrayRef stride,
+    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+    at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> mask) {
+  const int64_t channels = transposed ? weight.size(1) * groups : weight.size(0);
+  return at::convolution_backward(grad, input, weight, at::IntArrayRef{channels}, stride, padding,
+                                  dilation, transposed, output_padding, groups, mask);
+}
+
 // Products in another dtype than that of the factors.
 Tensor mm_dtype(const Tensor& self, const Tensor& other, at::ScalarType dtype) {
   return at::mm(self.to(dtype), other.to(dtype));
@@ -148,6 +170,8 @@ void register_composites(torch::Library& m) {
   m.impl("_thnn_fused_gru_cell", &gru_cell);
   m.impl("_thnn_fused_gru_cell_backward", &gru_cell_backward);
   m.impl("_fused_sdp_choice", &fused_sdp_choice);
+  m.impl("convolution_overrideable", &convolution);
+  m.impl("convolution_backward_overrideable", &convolution_backward);
   m.impl("mm.dtype", &mm_dtype);
   m.impl("bmm.dtype", &bmm_dtype);
   m.impl("addmm.dtype", &addmm_dtype);

@@ -62,8 +62,8 @@ at::Tensor empty_strided(at::IntArrayRef size, at::IntArrayRef stride,
                          std::optional<at::ScalarType> dtype, std::optional<at::Layout> layout,
                          std::optional<at::Device> device, std::optional<bool> pin_memory) {
   check_options(layout, device, pin_memory);
-  at::Tensor tensor = at::detail::empty_strided_generic(
-      size, stride, c10::GetAllocator(kDevice), kKeys, c10::dtype_or_default(dtype));
+  at::Tensor tensor = at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kDevice),
+                                                        kKeys, c10::dtype_or_default(dtype));
   fill_if_deterministic(tensor);
   return tensor;
 }

@@ -148,7 +148,8 @@ class HostCallRunner {
       return result;
     }
     TORCH_CHECK_NOT_IMPLEMENTED(result.layout() == c10::kStrided, "[", traits_.name, "] gives a ",
-                                result.layout(), " tensor; tiledev has dense tensors only. "
+                                result.layout(),
+                                " tensor; tiledev has dense tensors only. "
                                 "Move the input to the CPU first");
     bool own = result.storage_offset() == 0 && result.storage().resizable();
     for (const auto& alias : aliases_) {

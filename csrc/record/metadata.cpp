@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cmath>
 #include <exception>
+#include <string_view>
 #include <utility>
 
 #include "record/bridge.h"
@@ -25,8 +26,8 @@ uint64_t hash_key(const std::vector<int64_t>& key) {
   return hash;
 }
 
-// A run on the CPU costs what the op costs, so only small ones are run to learn metadata, and larger
-// ones only where the alternative is an error.
+// A run on the CPU costs what the op costs, so only small ones are run to learn metadata, and
+// larger ones only where the alternative is an error.
 constexpr int64_t kSmall = int64_t{1} << 16;
 constexpr int64_t kBearable = int64_t{1} << 24;
 constexpr double kBoundedWork = double{1 << 26};
@@ -99,8 +100,15 @@ class SignatureBuilder {
       signature_->needs_dispatch |= meta.conj || meta.neg;
       signature_->operands.push_back(std::move(meta));
       signature_->operand_written.push_back(call_.written()[i]);
+      signature_->operand_overwritten.push_back(overwrites(i));
     }
     call_.describe(*signature_);
+  }
+
+  // Whether the op replaces all elements of this operand without looking at the old ones.
+  bool overwrites(size_t operand) const {
+    const c10::TensorImpl& impl = *call_.operands()[operand];
+    return call_.overwritten()[operand] && impl.is_non_overlapping_and_dense();
   }
 
   void add_operand_output(const TensorRef& ref) {
@@ -186,8 +194,8 @@ bool depends_on_values(const std::exception_ptr& error, const OpTraits& op) {
     return true;
   } catch (const c10::OutOfMemoryError&) {
     return true;
-  } catch (const c10::Error&) {
-    return false;
+  } catch (const c10::Error& e) {
+    return std::string_view(e.what()).find("ZeroDivisionError") != std::string_view::npos;
   } catch (...) {
     return true;
   }

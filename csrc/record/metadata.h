@@ -23,9 +23,9 @@ struct CannotRecord {
   const char* reason;
 };
 
-// Runs the op on stand-ins (Meta tensors; harmless values on the CPU where that says more) and makes the
-// signature. Raises what the CPU raises for wrong shapes and dtypes. May take the interpreter's lock (most Meta kernels are Python): call it
-// without the session's lock.
+// Runs the op on stand-ins (Meta tensors; harmless values on the CPU where that says more) and
+// makes the signature. Raises what the CPU raises for wrong shapes and dtypes. May take the
+// interpreter's lock (most Meta kernels are Python): call it without the session's lock.
 SignaturePtr infer_signature(const CallView& call);
 
 // Raises if the op refuses operands that overlap in memory the way these do.

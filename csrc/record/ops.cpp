@@ -28,8 +28,23 @@ bool one_of(std::string_view name, const std::string_view (&names)[N]) {
 
 // The value of a Scalar argument decides the shape of the result, or whether the call is an error.
 constexpr std::string_view kScalarsInKey[] = {
-    "arange", "range", "linspace", "logspace", "pow", "pow_", "float_power",
-    "_linalg_check_errors", "histc", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts",
+    "arange",
+    "range",
+    "linspace",
+    "logspace",
+    "pow",
+    "pow_",
+    "float_power",
+    "_linalg_check_errors",
+    "histc",
+    "_histogramdd_bin_edges",
+    "_histogramdd_from_bin_cts",
+};
+
+// In-place ops whose result does not depend on what was there before.
+constexpr std::string_view kOverwriting[] = {
+    "copy_",   "fill_",      "zero_",        "normal_",    "uniform_",    "random_",
+    "cauchy_", "bernoulli_", "exponential_", "geometric_", "log_normal_",
 };
 
 constexpr std::string_view kCpuIndex[] = {
@@ -38,7 +53,7 @@ constexpr std::string_view kCpuIndex[] = {
 
 // Results whose shape depends on values although no tag says so.
 constexpr std::string_view kDataDependent[] = {
-    "segment_reduce", "_unique", "_unique2", "unique_dim", "unique_consecutive",
+    "segment_reduce",         "_unique", "_unique2", "unique_dim", "unique_consecutive",
     "unique_dim_consecutive",
 };
 
@@ -46,18 +61,17 @@ constexpr std::string_view kDataDependent[] = {
 constexpr std::string_view kSometimesDataDependent[] = {"index", "_unsafe_index"};
 
 bool data_dependent(const OpTraits& traits) {
-  if (one_of(base_name(traits), kSometimesDataDependent)) {
+  if (one_of(base_name(traits), kSometimesDataDependent) || traits.name == "aten::_ctc_loss") {
     return false;
   }
   return traits.op.hasTag(at::Tag::dynamic_output_shape) ||
          traits.op.hasTag(at::Tag::data_dependent_output) ||
-         traits.name == "aten::_ctc_loss.Tensor" || one_of(base_name(traits), kDataDependent);
+         one_of(base_name(traits), kDataDependent);
 }
 
 bool has_cpu_kernel(const c10::OperatorHandle& op) {
   return op.hasKernelForDispatchKey(c10::DispatchKey::CPU) ||
-         op.hasKernelForDispatchKey(
-             c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
+         op.hasKernelForDispatchKey(c10::DispatchKey::CompositeExplicitAutogradNonFunctional);
 }
 
 // Ops that the CPU composes of others but that stay whole here: their pieces do not exist for a
@@ -79,7 +93,10 @@ constexpr HiddenWrite kHiddenWrites[] = {
 
 // Ops with a CPU kernel that have better be composed here too.
 constexpr std::string_view kComposed[] = {
-    "is_pinned", "_pin_memory", "_nested_tensor_from_mask", "_nested_tensor_from_mask_left_aligned",
+    "is_pinned",
+    "_pin_memory",
+    "_nested_tensor_from_mask",
+    "_nested_tensor_from_mask_left_aligned",
 };
 
 bool wanted(const OpTraits& traits) {
@@ -118,6 +135,9 @@ void classify(OpTraits& traits) {
       traits.args[*traits.op.schema().argumentIndexWithName(std::string(write.argument))].written =
           true;
     }
+  }
+  if (one_of(name, kOverwriting) && traits.args[0].written) {
+    traits.args[0].overwritten = true;
   }
   traits.scalars_in_key = one_of(name, kScalarsInKey);
   traits.accepts_cpu_index = one_of(name, kCpuIndex);

@@ -40,8 +40,8 @@ bool skips_meta(const CallView& call) {
 
 const char* needs_values(const CallView& call) {
   const std::string_view name = call.op().name;
-  const bool index = name.rfind("aten::index.Tensor", 0) == 0 ||
-                     name.rfind("aten::_unsafe_index.Tensor", 0) == 0;
+  const bool index =
+      name.rfind("aten::index.Tensor", 0) == 0 || name.rfind("aten::_unsafe_index.Tensor", 0) == 0;
   return index && has_mask(call) ? "a mask selects as many elements as it has true values"
                                  : nullptr;
 }

@@ -135,7 +135,8 @@ class Recording {
         return {};
       default: {
         c10::Storage storage = make_storage(output.meta.storage_nbytes());
-        node.results.push_back(BufferPtr::reclaim_copy(&buffer_of(*storage.unsafeGetStorageImpl())));
+        node.results.push_back(
+            BufferPtr::reclaim_copy(&buffer_of(*storage.unsafeGetStorageImpl())));
         return make_tensor(std::move(storage), output.meta);
       }
     }
@@ -150,7 +151,9 @@ class Recording {
 
 }  // namespace
 
-OpState::OpState(const c10::OperatorHandle& op) : traits(op) { classify(traits); }
+OpState::OpState(const c10::OperatorHandle& op) : traits(op) {
+  classify(traits);
+}
 
 OpState& state_of(const c10::OperatorHandle& op) {
   static OpRegistry* registry = new OpRegistry();  // kernels may be called until the very end

@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <iostream>
 #include <utility>
 
 #include "record/bridge.h"
@@ -23,11 +24,15 @@ bool env_flag(const char* name) {
   return value != nullptr && std::strcmp(value, "0") != 0 && *value != '\0';
 }
 
-void interruptible() { bridge().check_interrupt(); }
+void interruptible() {
+  bridge().check_interrupt();
+}
 
 std::atomic<bool> forked{false};  // set in the child of a fork
 
-void mark_forked() { forked.store(true, std::memory_order_relaxed); }
+void mark_forked() {
+  forked.store(true, std::memory_order_relaxed);
+}
 
 }  // namespace
 
@@ -57,9 +62,10 @@ bool Session::in_bad_fork() const {
 }
 
 void Session::check_usable() {
-  TORCH_CHECK(!in_bad_fork(),
-              "[tiledev] cannot be used in a forked child process: its workers live in the parent. ",
-              "Use the 'spawn' start method, e.g. torch.multiprocessing.set_start_method('spawn')");
+  TORCH_CHECK(
+      !in_bad_fork(),
+      "[tiledev] cannot be used in a forked child process: its workers live in the parent. ",
+      "Use the 'spawn' start method, e.g. torch.multiprocessing.set_start_method('spawn')");
 }
 
 void Session::configure(const Settings& settings) {
@@ -85,7 +91,7 @@ Executor& Session::executor() {
   return *executor_;
 }
 
-void Session::shutdown() {
+void Session::shutdown(bool cancel) {
   if (in_bad_fork()) {
     return;
   }
@@ -105,7 +111,8 @@ void Session::shutdown() {
   auto error = std::make_shared<RunError>();
   error->op = "shutdown_context";
   error->exception = std::make_exception_ptr(
-      c10::Error({__func__, __FILE__, __LINE__}, "[shutdown_context] the context was shut down before this value was computed"));
+      c10::Error({__func__, __FILE__, __LINE__},
+                 "[shutdown_context] the context was shut down before this value was computed"));
   const auto poison = [&](const std::vector<Node>& nodes) {
     for (const Node& node : nodes) {
       for_each_access(node, [&](Buffer& buffer, bool, bool writes, bool) {
@@ -116,6 +123,9 @@ void Session::shutdown() {
     }
   };
   if (executor) {
+    if (cancel) {
+      executor->cancel(error);
+    }
     executor->drain(0, [] {});
   }
   poison(pending);
@@ -179,8 +189,14 @@ void Session::compile_nodes(std::vector<Node> nodes) {
     return;
   }
   const Fingerprint print = fingerprint(nodes);
+  const uint64_t misses = plans_.stats().misses;
   PlanPtr plan = plans_.get(nodes, print, verify_);
   nodes_dropped_ += static_cast<int64_t>(plan->dropped.size());
+  if (settings_.verbose > 0) {
+    std::cerr << "[tiledev] plan " << plan->id
+              << (plans_.stats().misses > misses ? " made" : " met") << ": " << nodes.size()
+              << " nodes, " << plan->dropped.size() << " dropped\n";
+  }
   compiled_.push_back({std::move(plan), std::move(nodes)});
 }
 
@@ -250,7 +266,8 @@ void Session::reset_graph() {
   auto error = std::make_shared<RunError>();
   error->op = "reset_graph";
   error->exception = std::make_exception_ptr(
-      c10::Error({__func__, __FILE__, __LINE__}, "[reset_graph] the node that computes this value was discarded"));
+      c10::Error({__func__, __FILE__, __LINE__},
+                 "[reset_graph] the node that computes this value was discarded"));
   for (const Node& node : nodes) {
     for_each_access(node, [&](Buffer& buffer, bool, bool, bool fresh) {
       if (fresh) {
@@ -322,39 +339,53 @@ void Session::wait_all() {
     const WithoutInterpreter released;
     executor->drain(0, interruptible);
   }
-  std::shared_ptr<RunError> first;
-  for (const auto& error : executor->take_errors()) {
-    if (error->reported.exchange(true)) {
-      continue;
-    }
-    if (!first) {
-      first = error;
-    } else {
-      TORCH_WARN("[", error->op, "] failed on tiledev too; only the first failure is raised");
+  std::vector<std::shared_ptr<RunError>> failed;
+  for (auto& error : executor->take_errors()) {
+    if (!error->reported.exchange(true)) {
+      failed.push_back(std::move(error));
     }
   }
-  if (first) {
-    throw_error(first);
+  if (!failed.empty()) {
+    const auto first = failed.front();
+    failed.erase(failed.begin());
+    throw_error(first, failed);
   }
 }
 
-void Session::throw_error(const std::shared_ptr<RunError>& error) {
+namespace {
+
+std::string describe(const RunError& error) {
+  const std::string where = bridge().describe_location(error.location);
+  return "[" + error.op + "] failed on tiledev" + (where.empty() ? "" : "; recorded at " + where);
+}
+
+// Adds where it came from; the type of the exception stays.
+std::exception_ptr with_context(const std::exception_ptr& exception, const std::string& context) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (c10::Error& e) {
+    e.add_context(context);
+    return exception;
+  } catch (const std::bad_alloc&) {
+    return std::make_exception_ptr(
+        c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "out of memory; " + context));
+  } catch (const std::exception& e) {
+    return std::make_exception_ptr(
+        c10::Error({__func__, __FILE__, __LINE__}, std::string(e.what()) + "\n" + context));
+  }
+}
+
+}  // namespace
+
+void Session::throw_error(const std::shared_ptr<RunError>& error,
+                          const std::vector<std::shared_ptr<RunError>>& others) {
   error->reported.store(true, std::memory_order_release);
   if (!error->described.exchange(true)) {
-    const std::string where = bridge().describe_location(error->location);
-    std::string context = "[" + error->op + "] failed on tiledev";
-    context += where.empty() ? "" : "; recorded at " + where;
-    try {
-      std::rethrow_exception(error->exception);
-    } catch (c10::Error& e) {
-      e.add_context(context);
-    } catch (const std::bad_alloc&) {
-      error->exception = std::make_exception_ptr(
-          c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "out of memory; " + context));
-    } catch (const std::exception& e) {
-      error->exception = std::make_exception_ptr(
-          c10::Error({__func__, __FILE__, __LINE__}, std::string(e.what()) + "\n" + context));
+    std::string context = describe(*error);
+    for (const auto& other : others) {
+      context += "\nAlso: " + describe(*other);
     }
+    error->exception = with_context(error->exception, context);
   }
   std::rethrow_exception(error->exception);
 }
@@ -379,8 +410,9 @@ void Session::count_fallback(const std::string& op, const char* reason) {
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
-    TORCH_CHECK_NOT_IMPLEMENTED(settings_.cpu_fallback, "[", op, "] cannot be recorded on tiledev (",
-                                reason, "), and init_context(cpu_fallback=False) forbids to run it "
+    TORCH_CHECK_NOT_IMPLEMENTED(settings_.cpu_fallback, "[", op,
+                                "] cannot be recorded on tiledev (", reason,
+                                "), and init_context(cpu_fallback=False) forbids to run it "
                                 "on the host at once");
     first = fallbacks_[op]++ == 0;
   }

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <atomic>
-#include <functional>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -35,7 +35,8 @@ class Session {
 
   // Fails if work began with other settings.
   void configure(const Settings& settings);
-  void shutdown();
+  // Finishes what runs, or with `cancel` only the tasks that have started; what is pending is lost.
+  void shutdown(bool cancel);
   bool initialized() const { return executor_ready_.load(std::memory_order_acquire); }
   Settings settings();
   int workers();
@@ -92,11 +93,13 @@ class Session {
   };
 
   Session();
-  Executor& executor();  // needs the lock
+  Executor& executor();                         // needs the lock
   void compile_nodes(std::vector<Node> nodes);  // needs the lock
   void submit_compiled();                       // needs the lock
   void throttle();
-  void throw_error(const std::shared_ptr<RunError>& error);
+  // `others` failed at the same time and will not be raised.
+  [[noreturn]] void throw_error(const std::shared_ptr<RunError>& error,
+                                const std::vector<std::shared_ptr<RunError>>& others = {});
 
   std::mutex mutex_;
   BufferPool buffers_;

@@ -17,9 +17,9 @@ namespace {
 
 // In-place ops of one operand that treat all of its elements alike.
 constexpr std::string_view kFills[] = {
-    "aten::zero_",       "aten::fill_.Scalar", "aten::normal_",     "aten::uniform_",
-    "aten::random_",     "aten::random_.to",   "aten::random_.from", "aten::bernoulli_.float",
-    "aten::exponential_", "aten::geometric_",  "aten::log_normal_", "aten::cauchy_",
+    "aten::zero_",        "aten::fill_.Scalar", "aten::normal_",      "aten::uniform_",
+    "aten::random_",      "aten::random_.to",   "aten::random_.from", "aten::bernoulli_.float",
+    "aten::exponential_", "aten::geometric_",   "aten::log_normal_",  "aten::cauchy_",
 };
 
 bool applies(const CallView& call) {
@@ -68,7 +68,9 @@ Dims result_strides(const CallView& call, c10::ScalarType dtype) {
   return Dims(config.build().output().strides());
 }
 
-int64_t shrink(int64_t size) { return std::min<int64_t>(size, 2); }
+int64_t shrink(int64_t size) {
+  return std::min<int64_t>(size, 2);
+}
 
 bool shrunk_to(const at::Tensor& result, c10::IntArrayRef shape) {
   if (result.dim() != static_cast<int64_t>(shape.size())) {

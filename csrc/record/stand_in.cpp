@@ -20,11 +20,16 @@ namespace tiledev {
 
 namespace {
 
+bool takes_pivots(const std::string& op) {
+  return op.find("lu_solve") != std::string::npos || op.find("lu_unpack") != std::string::npos ||
+         op.find("ldl_solve") != std::string::npos;
+}
+
 // Values that kernels accept: indices within bounds, probabilities, and matrices that are positive
-// definite. Pivots of a factorisation count from one.
-void fill_harmless(const at::Tensor& tensor, bool pivots) {
+// definite. Elementwise ops may divide by integers, and pivots of a factorisation count from one.
+void fill_harmless(const at::Tensor& tensor, const OpTraits& op) {
   if (!tensor.is_floating_point() && !tensor.is_complex()) {
-    tensor.fill_(pivots ? 1 : 0);
+    tensor.fill_(op.op.hasTag(at::Tag::pointwise) || takes_pivots(op.name) ? 1 : 0);
     return;
   }
   tensor.fill_(0.5);
@@ -33,11 +38,6 @@ void fill_harmless(const at::Tensor& tensor, bool pivots) {
   if (tensor.dim() >= 2 && tensor.numel() > 0 && !overlaps && tensor.itemsize() > 1) {
     tensor.diagonal(0, -2, -1).fill_(1);
   }
-}
-
-bool takes_pivots(const std::string& op) {
-  return op.find("lu_solve") != std::string::npos || op.find("lu_unpack") != std::string::npos ||
-         op.find("ldl_solve") != std::string::npos;
 }
 
 }  // namespace
@@ -91,7 +91,7 @@ at::Tensor StandInCall::make(const c10::TensorImpl& impl) {
     tensor = at::empty_strided(impl.sizes(), impl.strides(), options);
   }
   if (device_ == c10::DeviceType::CPU) {
-    fill_harmless(tensor, takes_pivots(call_.op().name));
+    fill_harmless(tensor, call_.op());
   }
   if (impl.is_conj()) {
     tensor._set_conj(true);

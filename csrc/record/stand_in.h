@@ -10,8 +10,9 @@
 namespace tiledev {
 
 // A call with tensors of another device in place of the operands, of the same sizes, strides and
-// dtypes: Meta tensors to learn the shape of the results, or harmless values on the CPU to learn what the
-// CPU's own kernel says where Meta kernels are missing, wrong, or word their errors differently.
+// dtypes: Meta tensors to learn the shape of the results, or harmless values on the CPU to learn
+// what the CPU's own kernel says where Meta kernels are missing, wrong, or word their errors
+// differently.
 class StandInCall {
  public:
   enum class Mode {

@@ -9,7 +9,9 @@ namespace tiledev {
 
 constexpr c10::DeviceType kDevice = c10::DeviceType::PrivateUse1;
 
-inline bool on_device(const c10::TensorImpl& impl) { return impl.device_type() == kDevice; }
+inline bool on_device(const c10::TensorImpl& impl) {
+  return impl.device_type() == kDevice;
+}
 
 // The data pointer of a storage on the device: the buffer's address, owning the buffer.
 c10::DataPtr make_data_ptr(BufferPtr buffer);

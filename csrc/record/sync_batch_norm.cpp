@@ -1,8 +1,8 @@
 // The pieces of nn.SyncBatchNorm, which the CPU does not have: statistics of one process, their
 // combination over processes, and the elementwise parts. Channels are dimension 1.
 
-#include <ATen/core/Tensor.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/var_mean.h>
@@ -47,8 +47,8 @@ std::tuple<Tensor, Tensor> stats(const Tensor& input, double eps) {
 
 Tensor elemt(const Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias,
              const Tensor& mean, const Tensor& invstd, double) {
-  Tensor result = (input.to(mean.scalar_type()) - by_channel(mean, input)) *
-                  by_channel(invstd, input);
+  Tensor result =
+      (input.to(mean.scalar_type()) - by_channel(mean, input)) * by_channel(invstd, input);
   if (weight && weight->defined()) {
     result = result * by_channel(*weight, input);
   }
@@ -59,12 +59,9 @@ Tensor elemt(const Tensor& input, const OptionalTensor& weight, const OptionalTe
 }
 
 // Chan's formula for the variance of a union of samples.
-std::tuple<Tensor, Tensor> gather_stats_with_counts(const Tensor&, const Tensor& mean,
-                                                    const Tensor& invstd,
-                                                    const OptionalTensor& running_mean,
-                                                    const OptionalTensor& running_var,
-                                                    double momentum, double eps,
-                                                    const Tensor& counts) {
+std::tuple<Tensor, Tensor> gather_stats_with_counts(
+    const Tensor&, const Tensor& mean, const Tensor& invstd, const OptionalTensor& running_mean,
+    const OptionalTensor& running_var, double momentum, double eps, const Tensor& counts) {
   const Tensor n = counts.to(mean.scalar_type()).reshape({-1, 1});
   const Tensor total = n.sum();
   const Tensor all_mean = (mean * n).sum(0) / total;

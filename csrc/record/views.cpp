@@ -19,8 +19,8 @@ void grow_storage(at::TensorImpl& impl) {
   if (impl.numel() == 0) {
     return;
   }
-  const size_t needed = at::detail::computeStorageNbytes(
-      impl.sizes(), impl.strides(), impl.itemsize(), impl.storage_offset());
+  const size_t needed = at::detail::computeStorageNbytes(impl.sizes(), impl.strides(),
+                                                         impl.itemsize(), impl.storage_offset());
   auto& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
   if (needed > storage.nbytes()) {
     resize_storage(storage, needed);
@@ -71,9 +71,13 @@ at::Tensor& set_tensor(at::Tensor& self, const at::Tensor& source) {
                      source.strides());
 }
 
-at::Tensor& set_empty(at::Tensor& self) { return set_storage(self, make_storage(0), 0, {0}, {}); }
+at::Tensor& set_empty(at::Tensor& self) {
+  return set_storage(self, make_storage(0), 0, {0}, {});
+}
 
-bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) { return true; }
+bool has_compatible_shallow_copy_type(const at::Tensor&, const at::Tensor&) {
+  return true;
+}
 
 }  // namespace
 

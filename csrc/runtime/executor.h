@@ -36,6 +36,9 @@ class Executor {
   // Blocks until at most `tasks` submitted tasks have not finished.
   virtual void drain(size_t tasks, const std::function<void()>& interrupt) = 0;
 
+  // Lets tasks that have not started fail with this error instead of running. For the end only.
+  virtual void cancel(std::shared_ptr<RunError> error) = 0;
+
   // The errors that no wait has reported yet, oldest first; they count as taken.
   virtual std::vector<std::shared_ptr<RunError>> take_errors() = 0;
 

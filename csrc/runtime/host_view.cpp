@@ -5,9 +5,9 @@
 namespace tiledev {
 
 at::Tensor host_view(const c10::Storage& memory, const TensorMeta& meta, int64_t offset) {
-  auto tensor = at::detail::make_tensor<c10::TensorImpl>(
-      c10::Storage(memory), c10::DispatchKeySet(c10::DispatchKey::CPU),
-      c10::scalarTypeToTypeMeta(meta.dtype));
+  auto tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(memory),
+                                                         c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                         c10::scalarTypeToTypeMeta(meta.dtype));
   auto* impl = tensor.unsafeGetTensorImpl();
   impl->set_sizes_and_strides(meta.sizes, meta.strides, offset);
   if (meta.conj) {

@@ -109,6 +109,7 @@ class NativeExecutor final : public Executor {
   void submit(PlanPtr plan, std::vector<Node> nodes) override;
   void wait(Buffer& buffer, bool for_write, const std::function<void()>& interrupt) override;
   void drain(size_t tasks, const std::function<void()>& interrupt) override;
+  void cancel(std::shared_ptr<RunError> error) override;
   std::vector<std::shared_ptr<RunError>> take_errors() override;
   size_t unfinished() const override { return unfinished_.load(std::memory_order_acquire); }
   int workers() const override { return static_cast<int>(workers_.size()); }
@@ -151,6 +152,9 @@ class NativeExecutor final : public Executor {
   std::atomic<size_t> drain_target_{SIZE_MAX};
   std::mutex drain_mutex_;
   std::condition_variable drained_;
+
+  std::atomic<bool> cancelled_{false};
+  std::shared_ptr<RunError> cancelled_error_;  // written before the flag
 
   std::mutex error_mutex_;
   std::vector<std::shared_ptr<RunError>> errors_;
@@ -290,7 +294,8 @@ TaskRef NativeExecutor::take(size_t worker) {
 }
 
 TaskRef NativeExecutor::wait_for_task(size_t worker) {
-  constexpr int kSpins = 200;  // some microseconds; then sleep, so that an idle device costs nothing
+  constexpr int kSpins =
+      200;  // some microseconds; then sleep, so that an idle device costs nothing
   while (true) {
     for (int spin = 0; spin < kSpins; ++spin) {
       if (ready_.load(std::memory_order_relaxed) > 0) {
@@ -331,20 +336,39 @@ TaskRef NativeExecutor::run(TaskRef task, size_t worker) {
 // A large op that runs alone takes all threads; ops that run side by side take one each.
 int NativeExecutor::threads_for(const Node& node) const {
   constexpr int64_t kLarge = 32768;  // ATen's own grain size
-  const bool alone = running_.load(std::memory_order_relaxed) <= 1 &&
-                     ready_.load(std::memory_order_relaxed) == 0;
+  const bool alone =
+      running_.load(std::memory_order_relaxed) <= 1 && ready_.load(std::memory_order_relaxed) == 0;
   const bool large = node.signature && node.signature->work > kLarge;
   return large && alone ? workers() : 1;
 }
 
-void NativeExecutor::execute(Node& node) {
-  std::shared_ptr<RunError> inherited;
-  for_each_access(node, [&](const Buffer& buffer, bool reads, bool, bool) {
-    if (reads && buffer.poisoned() && !inherited) {
-      inherited = buffer.error;
+// The error of something that the node would read, if any.
+std::shared_ptr<RunError> inherited_error(const Node& node) {
+  for (size_t i = 0; i < node.operands.size(); ++i) {
+    const Buffer& buffer = *node.operands[i].buffer;
+    if (buffer.poisoned() && !node.replaces(i)) {
+      return buffer.error;
     }
-  });
-  if (inherited) {
+  }
+  return {};
+}
+
+void forget_replaced_errors(const Node& node) {
+  for (size_t i = 0; i < node.operands.size(); ++i) {
+    Buffer& buffer = *node.operands[i].buffer;
+    if (buffer.error && node.replaces(i)) {
+      buffer.error.reset();
+    }
+  }
+}
+
+void NativeExecutor::execute(Node& node) {
+  if (cancelled_.load(std::memory_order_acquire)) {
+    tasks_skipped_.fetch_add(1, std::memory_order_relaxed);
+    fail(node, cancelled_error_);
+    return;
+  }
+  if (auto inherited = inherited_error(node)) {
     tasks_skipped_.fetch_add(1, std::memory_order_relaxed);
     fail(node, inherited);
     return;
@@ -352,6 +376,7 @@ void NativeExecutor::execute(Node& node) {
   set_intra_op_threads(threads_for(node));
   try {
     run_node(node);
+    forget_replaced_errors(node);
     tasks_run_.fetch_add(1, std::memory_order_relaxed);
   } catch (...) {
     auto error = std::make_shared<RunError>();
@@ -467,6 +492,11 @@ void NativeExecutor::drain(size_t tasks, const std::function<void()>& interrupt)
     interrupt();
     lock.lock();
   }
+}
+
+void NativeExecutor::cancel(std::shared_ptr<RunError> error) {
+  cancelled_error_ = std::move(error);
+  cancelled_.store(true, std::memory_order_release);
 }
 
 std::vector<std::shared_ptr<RunError>> NativeExecutor::take_errors() {

@@ -1,8 +1,8 @@
 #include "runtime/task_body.h"
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/empty_strided.h>
 
 #include <utility>
@@ -124,10 +124,10 @@ class Call {
       buffer->memory();
       return;
     }
-    TORCH_CHECK(tensor.sizes() == c10::IntArrayRef(meta.sizes) &&
-                    tensor.scalar_type() == meta.dtype,
-                "[", signature_.op->name, "] gave ", tensor.scalar_type(), tensor.sizes(),
-                " where its Meta kernel promised ", meta.dtype, c10::IntArrayRef(meta.sizes));
+    TORCH_CHECK(
+        tensor.sizes() == c10::IntArrayRef(meta.sizes) && tensor.scalar_type() == meta.dtype, "[",
+        signature_.op->name, "] gave ", tensor.scalar_type(), tensor.sizes(),
+        " where its Meta kernel promised ", meta.dtype, c10::IntArrayRef(meta.sizes));
     if (can_adopt(tensor, meta, *buffer)) {
       buffer->adopt(tensor.storage());
     } else {

@@ -105,7 +105,7 @@ def shut_down() -> None:
     """Ends the context at exit: runs nothing that is pending, and joins all threads."""
     extension = sys.modules["tiledev._C"]
     if not extension.is_in_bad_fork():
-        extension.shutdown_context()
+        extension.shutdown_context(cancel=True)
         extension.stop_autograd_threads()
 
 

@@ -19,12 +19,13 @@ def _id(value):
 
 @pytest.mark.parametrize(("name", "dtype"), CASES, ids=_id)
 def test_entry_in_dtype(name, dtype):
+    if support.ON_TILEDEV and name in gaps.FAILS:
+        pytest.skip(f"fails in float32 as well: {gaps.FAILS[name]}")
     report = check_entry(entries(dtype)[name], dtype, cap=SAMPLES, variants=False, grad_cap=1)
-    listed = support.ON_TILEDEV and (_id(dtype) in gaps.DTYPES.get(name, {}) or name in gaps.FAILS)
     failures = report.failures + ([] if name in gaps.STRIDES else report.strides)
-    if listed and _id(dtype) in gaps.DTYPES.get(name, {}):
+    if support.ON_TILEDEV and _id(dtype) in gaps.DTYPES.get(name, {}):
         assert failures, f"take {name}: {_id(dtype)} off DTYPES in tests/ops/gaps.py"
-    elif not listed:
+    else:
         assert not failures, "\n".join(map(str, failures[:10]))
 
 
