@@ -23,6 +23,7 @@ TILEDEV_SANITIZE=$sanitizers "$python" setup.py -q \
 # The C++ library comes along: a sanitizer looks up __cxa_throw before Python has loaded it.
 cxx=${CXX:-c++}
 preload="$($cxx -print-file-name="$runtime") $($cxx -print-file-name=libstdc++.so)"
+# --capture=sys leaves stderr itself alone, where the sanitizers write.
 # Fixed addresses: gcc's runtimes do not know the layouts of newer kernels.
 exec setarch -R env \
   LD_PRELOAD="$preload" \
@@ -30,4 +31,4 @@ exec setarch -R env \
   PYTHONMALLOC=malloc \
   OMP_NUM_THREADS=2 \
   TILEDEV_VERIFY=1 \
-  "$python" -m pytest -p no:cacheprovider -q --timeout 1200 "$@"
+  "$python" -m pytest -p no:cacheprovider -q --capture=sys --timeout 1200 "$@"

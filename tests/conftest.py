@@ -1,6 +1,11 @@
 """Options, fixtures and markers of every suite."""
 
+import os
+
 import pytest
+
+os.environ.setdefault("TILEDEV_VERIFY", "1")  # every plan is checked after every pass
+
 import torch
 
 from tests import support

@@ -4,6 +4,7 @@
 #include <ATen/ops/zero.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "record/bridge.h"
@@ -38,15 +39,16 @@ at::Tensor capture(const at::Tensor& source, at::ScalarType dtype) {
   return staged;
 }
 
-// One element copied onto itself; the general kernel refuses that if the shapes differ.
-bool same_element(const at::Tensor& to, const at::Tensor& from) {
-  return to.numel() == 1 && from.numel() == 1 && to.is_alias_of(from) &&
-         to.storage_offset() == from.storage_offset() && to.scalar_type() == from.scalar_type() &&
-         to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+// A single element, spread out by expand().
+bool is_spread(const at::Tensor& tensor) {
+  const auto strides = tensor.strides();
+  return std::all_of(strides.begin(), strides.end(), [](int64_t stride) { return stride == 0; });
 }
 
 void copy_within_device(const at::Tensor& to, const at::Tensor& from) {
-  if (same_element(to, from)) {
+  if (to.dim() > 0 && to.is_alias_of(from) && is_spread(from)) {
+    // `x[...] = x[0]`: a fill on the CPU, which may read from what it writes.
+    copy_within_device(to, from.as_strided({}, {}).clone().expand(to.sizes()));
     return;
   }
   static OpState& copy = state_of("aten::copy_", "");
