@@ -15,9 +15,9 @@ namespace tiledev {
 
 namespace {
 
-// So many tasks may be in flight when a flush that nobody waits for returns: recording stays ahead
-// of running, and neither time nor memory runs away.
-constexpr size_t kMaxTasksInFlight = 40000;
+// So many plans (steps of a training loop, say) may be in flight when a flush that nobody waits for
+// returns: recording stays ahead of running, and the inputs of later steps do not pile up.
+constexpr size_t kMaxPlansInFlight = 4;
 
 bool env_flag(const char* name) {
   const char* value = std::getenv(name);
@@ -243,9 +243,9 @@ void Session::throttle() {
     const std::lock_guard lock(mutex_);
     executor = executor_.get();
   }
-  if (executor != nullptr && executor->unfinished() > kMaxTasksInFlight) {
+  if (executor != nullptr && executor->unfinished_plans() > kMaxPlansInFlight) {
     const WithoutInterpreter released;
-    executor->drain(kMaxTasksInFlight / 2, interruptible);
+    executor->drain(kMaxPlansInFlight, interruptible);
   }
 }
 
@@ -471,6 +471,7 @@ std::map<std::string, int64_t> Session::counters() {
           {"nodes_failed", static_cast<int64_t>(run.tasks_failed)},
           {"nodes_skipped", static_cast<int64_t>(run.tasks_skipped)},
           {"nodes_in_flight", executor_ ? static_cast<int64_t>(executor_->unfinished()) : 0},
+          {"plans_in_flight", executor_ ? static_cast<int64_t>(executor_->unfinished_plans()) : 0},
           {"flushes", flushes_},
           {"self_flushes", self_flushes_},
           {"allocated_bytes", buffers_.counters().allocated.load()}};

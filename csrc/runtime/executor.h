@@ -33,8 +33,8 @@ class Executor {
   // `interrupt` is called now and then and may throw, which ends the wait.
   virtual void wait(Buffer& buffer, bool for_write, const std::function<void()>& interrupt) = 0;
 
-  // Blocks until at most `tasks` submitted tasks have not finished.
-  virtual void drain(size_t tasks, const std::function<void()>& interrupt) = 0;
+  // Blocks until at most `plans` submitted plans have not finished.
+  virtual void drain(size_t plans, const std::function<void()>& interrupt) = 0;
 
   // Lets tasks that have not started fail with this error instead of running. For the end only.
   virtual void cancel(std::shared_ptr<RunError> error) = 0;
@@ -42,7 +42,8 @@ class Executor {
   // The errors that no wait has reported yet, oldest first; they count as taken.
   virtual std::vector<std::shared_ptr<RunError>> take_errors() = 0;
 
-  virtual size_t unfinished() const = 0;
+  virtual size_t unfinished() const = 0;  // tasks
+  virtual size_t unfinished_plans() const = 0;
   virtual int workers() const = 0;
   virtual bool supports(const Node& node) const = 0;
   virtual Stats stats() const = 0;

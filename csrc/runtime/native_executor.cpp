@@ -61,7 +61,7 @@ struct TaskState {
 // One run of a plan.
 struct Instance final : c10::intrusive_ptr_target {
   Instance(PlanPtr p, std::vector<Node> n)
-      : plan(std::move(p)), nodes(std::move(n)), tasks(plan->tasks.size()) {}
+      : plan(std::move(p)), nodes(std::move(n)), tasks(plan->tasks.size()), left(tasks.size()) {}
 
   ~Instance() override {
     for (auto& state : tasks) {
@@ -75,6 +75,7 @@ struct Instance final : c10::intrusive_ptr_target {
   PlanPtr plan;
   std::vector<Node> nodes;
   std::vector<TaskState> tasks;
+  std::atomic<size_t> left;  // tasks that have not finished
 };
 
 // False if the task has finished already; then `follower` is not taken over.
@@ -108,10 +109,11 @@ class NativeExecutor final : public Executor {
 
   void submit(PlanPtr plan, std::vector<Node> nodes) override;
   void wait(Buffer& buffer, bool for_write, const std::function<void()>& interrupt) override;
-  void drain(size_t tasks, const std::function<void()>& interrupt) override;
+  void drain(size_t plans, const std::function<void()>& interrupt) override;
   void cancel(std::shared_ptr<RunError> error) override;
   std::vector<std::shared_ptr<RunError>> take_errors() override;
   size_t unfinished() const override { return unfinished_.load(std::memory_order_acquire); }
+  size_t unfinished_plans() const override { return plans_.load(std::memory_order_acquire); }
   int workers() const override { return static_cast<int>(workers_.size()); }
   bool supports(const Node&) const override { return true; }
   Stats stats() const override;
@@ -135,7 +137,7 @@ class NativeExecutor final : public Executor {
   TaskRef complete(const TaskRef& task, size_t worker);
   void fail(const Node& node, std::shared_ptr<RunError> error);
   int threads_for(const Node& node) const;
-  void task_done();
+  void task_done(Instance& instance);
 
   std::vector<std::unique_ptr<Worker>> workers_;
   std::mutex submit_mutex_;
@@ -149,7 +151,7 @@ class NativeExecutor final : public Executor {
   size_t next_worker_ = 0;
 
   std::atomic<size_t> unfinished_{0};
-  std::atomic<size_t> drain_target_{SIZE_MAX};
+  std::atomic<size_t> plans_{0};  // that have not finished
   std::mutex drain_mutex_;
   std::condition_variable drained_;
 
@@ -202,6 +204,7 @@ void NativeExecutor::submit(PlanPtr plan, std::vector<Node> nodes) {
                                      std::memory_order_relaxed);
   }
   unfinished_.fetch_add(count, std::memory_order_acq_rel);
+  plans_.fetch_add(1, std::memory_order_acq_rel);
   {
     const std::lock_guard lock(submit_mutex_);
     link_entries(instance);
@@ -425,14 +428,15 @@ TaskRef NativeExecutor::complete(const TaskRef& task, size_t worker) {
       release(current->task);
     }
   }
-  task_done();
+  task_done(instance);
   return next;
 }
 
-void NativeExecutor::task_done() {
-  const size_t left = unfinished_.fetch_sub(1) - 1;
-  if (left <= drain_target_.load() && drain_target_.load() != SIZE_MAX) {
+void NativeExecutor::task_done(Instance& instance) {
+  unfinished_.fetch_sub(1, std::memory_order_acq_rel);
+  if (instance.left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
     const std::lock_guard lock(drain_mutex_);
+    plans_.fetch_sub(1, std::memory_order_acq_rel);
     drained_.notify_all();
   }
 }
@@ -477,17 +481,9 @@ void NativeExecutor::wait(Buffer& buffer, bool for_write, const std::function<vo
   }
 }
 
-void NativeExecutor::drain(size_t tasks, const std::function<void()>& interrupt) {
-  if (unfinished() <= tasks) {
-    return;
-  }
+void NativeExecutor::drain(size_t plans, const std::function<void()>& interrupt) {
   std::unique_lock lock(drain_mutex_);
-  // The largest target of all that wait; each waiter checks its own.
-  size_t seen = drain_target_.load();
-  if (seen == SIZE_MAX || seen < tasks) {
-    drain_target_.store(tasks);
-  }
-  while (!drained_.wait_for(lock, kInterruptPeriod, [&] { return unfinished() <= tasks; })) {
+  while (!drained_.wait_for(lock, kInterruptPeriod, [&] { return plans_.load() <= plans; })) {
     lock.unlock();
     interrupt();
     lock.lock();

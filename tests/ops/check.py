@@ -123,7 +123,9 @@ def _run_forward(op: Any, sample: Any, device: str, grads: bool, twice: bool = F
         outcome.result = op(value, *args, **kwargs)
         if grads:
             result = sample.output_process_fn_grad(outcome.result)
-            outcome.grads = gradients(result, moved.tensors, twice)
+            outcome.grads = gradients(result, moved.tensors, create_graph=twice)
+        if twice:
+            outcome.second_grads = gradients(outcome.grads, moved.tensors)
 
     return attempt(device, body)
 
@@ -208,18 +210,18 @@ def _strided_like(result: torch.Tensor) -> torch.Tensor:
     )
 
 
-def gradients(outputs: Any, inputs: list[torch.Tensor], twice: bool = False) -> list[torch.Tensor]:
-    """Gradients of every input that requires one, for random cotangents from a fixed seed.
-
-    With `twice` the gradients of these gradients follow.
-    """
+def gradients(
+    outputs: Any, inputs: list[torch.Tensor], create_graph: bool = False
+) -> list[torch.Tensor]:
+    """Gradients of every input that requires one, for random cotangents from a fixed seed."""
     outputs = [out for out in tensors_in(outputs) if out.requires_grad]
     leaves = [tensor for tensor in inputs if tensor.requires_grad]
     if not outputs or not leaves:
         return []
-    grads = torch.autograd.grad(_project(outputs), leaves, allow_unused=True, create_graph=twice)
-    found = [torch.zeros(0, device=leaves[0].device) if grad is None else grad for grad in grads]
-    return found + gradients(found, inputs) if twice else found
+    grads = torch.autograd.grad(
+        _project(outputs), leaves, allow_unused=True, create_graph=create_graph
+    )
+    return [torch.zeros(0, device=leaves[0].device) if grad is None else grad for grad in grads]
 
 
 def _project(outputs: list[torch.Tensor]) -> torch.Tensor:
