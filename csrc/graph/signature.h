@@ -65,7 +65,7 @@ struct Signature final : c10::intrusive_ptr_target {
   std::vector<OutputMeta> outputs;      // flat
   std::vector<uint32_t> return_counts;  // of outputs, for each return of the schema
   std::vector<std::pair<uint32_t, TensorMeta>> resized;  // out= operands that take a new shape
-  int64_t work = 0;             // elements read and written: decides about threads inside of the op
+  int64_t work = 0;             // elements read and written: large ones run one after the other
   bool needs_dispatch = false;  // an operand has a lazy bit: run through the whole dispatcher
 };
 

@@ -46,9 +46,10 @@ bool is_spread(const at::Tensor& tensor) {
 }
 
 void copy_within_device(const at::Tensor& to, const at::Tensor& from) {
-  if (to.dim() > 0 && to.is_alias_of(from) && is_spread(from)) {
-    // `x[...] = x[0]`: a fill on the CPU, which may read from what it writes.
-    copy_within_device(to, from.as_strided({}, {}).clone().expand(to.sizes()));
+  if (to.dim() > 0 && to.sizes() == from.sizes() && to.is_alias_of(from) && is_spread(from)) {
+    // `x[...] = x[0]` is a fill on the CPU, which may read from what it writes.
+    static OpState& fill = state_of("aten::fill_", "Tensor");
+    record_op(fill, to, from.as_strided({}, {}));
     return;
   }
   static OpState& copy = state_of("aten::copy_", "");

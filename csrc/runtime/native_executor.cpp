@@ -136,7 +136,6 @@ class NativeExecutor final : public Executor {
   void execute(Node& node);
   TaskRef complete(const TaskRef& task, size_t worker);
   void fail(const Node& node, std::shared_ptr<RunError> error);
-  int threads_for(const Node& node) const;
   void task_done(Instance& instance);
 
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -145,8 +144,8 @@ class NativeExecutor final : public Executor {
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
   std::atomic<int64_t> ready_{0};
+  std::mutex wide_mutex_;  // held by the worker that runs a wide op
   std::atomic<int> sleepers_{0};
-  std::atomic<int> running_{0};
   bool stop_ = false;
   size_t next_worker_ = 0;
 
@@ -319,12 +318,11 @@ TaskRef NativeExecutor::wait_for_task(size_t worker) {
 
 void NativeExecutor::work(size_t worker) {
   c10::setThreadName("tiledev_" + std::to_string(worker));
+  set_intra_op_threads(workers());
   while (TaskRef task = wait_for_task(worker)) {
-    running_.fetch_add(1);
     while (task) {
       task = run(std::move(task), worker);
     }
-    running_.fetch_sub(1);
   }
 }
 
@@ -336,13 +334,11 @@ TaskRef NativeExecutor::run(TaskRef task, size_t worker) {
   return complete(task, worker);
 }
 
-// A large op that runs alone takes all threads; ops that run side by side take one each.
-int NativeExecutor::threads_for(const Node& node) const {
-  constexpr int64_t kLarge = 32768;  // ATen's own grain size
-  const bool alone =
-      running_.load(std::memory_order_relaxed) <= 1 && ready_.load(std::memory_order_relaxed) == 0;
-  const bool large = node.signature && node.signature->work > kLarge;
-  return large && alone ? workers() : 1;
+// Whole ops use as many threads as they would outside of the executor, whatever else runs: timing
+// must not decide how a sum is rounded. Large ones take turns, since each has use for all cores.
+bool is_wide(const Node& node) {
+  constexpr int64_t kWide = 32768;  // ATen's own grain size
+  return node.signature && node.signature->work > kWide;
 }
 
 // The error of something that the node would read, if any.
@@ -376,7 +372,10 @@ void NativeExecutor::execute(Node& node) {
     fail(node, inherited);
     return;
   }
-  set_intra_op_threads(threads_for(node));
+  std::unique_lock<std::mutex> wide;
+  if (is_wide(node)) {
+    wide = std::unique_lock(wide_mutex_);
+  }
   try {
     run_node(node);
     forget_replaced_errors(node);

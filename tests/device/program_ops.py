@@ -58,8 +58,8 @@ def unary_inplace(w):
 def binary_inplace(w):
     one, two = w.broadcastable()
     method = w.choice(BINARY_INPLACE)
-    if w.dtype(one) in INTS and method == "copy_":
-        two = w.integral(two)
+    if method == "copy_" or w.dtype(one) != w.dtype(two):
+        two = w.source_for(one, two)
     elif w.chance(0.4) and method not in ("copy_", "logical_or_"):
         two = w.scalar()
     return f"{one}.{method}({two})"
@@ -212,7 +212,7 @@ def combine(w):
 def out_argument(w):
     one, two = w.broadcastable()
     target = w.tensor()
-    if w.chance(0.4):
+    if w.chance(0.4) or not w.reaches_its_storage(target):
         target = f"torch.empty(0, dtype=torch.{w.dtype(one)}, device=dev)"
     elif w.chance(0.4):
         target = f"torch.zeros_like({one})"

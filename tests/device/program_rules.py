@@ -137,9 +137,7 @@ def assign(w):
     target = name + (w.subscript(name) if w.dims(name) else "[...]")
     if w.chance(0.5):
         return f"{target} = {w.integer(0, 5)}"
-    source = w.tensor()
-    if w.dtype(name) in INTS:
-        source = w.integral(source)
+    source = w.source_for(name, w.tensor())
     return f"{target} = {source}{w.choice(['', '', '[:1]', '.sum()', '[0]'])}"
 
 
@@ -187,6 +185,8 @@ def to_and_from_host(w):
 @rule(4)
 def storage(w):
     name, other = w.tensor(), w.tensor()
+    if not w.reaches_its_storage(name):
+        return None
     elements = w.storage_elements(name)
     return w.choice(
         [

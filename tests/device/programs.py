@@ -183,6 +183,22 @@ class Writer:
         pair = [self.run.names.get(name) for name in (one, two)]
         return all(tensor is not None for tensor in pair) and alias_pattern(pair) == [0, 0]
 
+    def reaches_its_storage(self, name: str) -> bool:
+        """Whether growing it leaves no gap of uninitialised memory before its first element."""
+        return self.value(name).storage_offset() <= self.storage_elements(name)
+
+    def source_for(self, target: str, source: str) -> str:
+        """What may be copied into `target` with one outcome only.
+
+        Not floats that no integer dtype holds, nor a source in another dtype on the same memory.
+        One element over itself is left out too: whether that raises depends on Python's indexing.
+        """
+        shared = self.share_storage(target, source)
+        one_element = 1 in (self.value(target).numel(), self.value(source).numel())
+        if shared and (one_element or self.dtype(target) != self.dtype(source)):
+            return f"{self.integral(source) if self.dtype(target) in INTS else source}.clone()"
+        return self.integral(source) if self.dtype(target) in INTS else source
+
     def broadcastable(self) -> tuple[str, str]:
         """Two tensors, mostly of shapes that broadcast, the second one into the first."""
         one = self.tensor()
@@ -330,13 +346,15 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def reduce_program(lines: list[str], fails: Callable[[list[str]], bool]) -> list[str]:
-    """Leave out lines as long as the program still fails."""
+    """Leave out lines as long as the program still fails and the rest does on the CPU as before."""
     changed = True
     while changed:
         changed = False
         for index in reversed(range(len(lines))):
+            errors = run_program(lines, "cpu").errors
             shorter = lines[:index] + lines[index + 1 :]
-            if "NameError" not in run_program(shorter, "cpu").errors and fails(shorter):
+            kept = errors[:index] + errors[index + 1 :]
+            if run_program(shorter, "cpu").errors == kept and fails(shorter):
                 lines, changed = shorter, True
     return lines
 
