@@ -1,6 +1,6 @@
 """Lines of random programs that compute: see program_rules.py for what a rule is."""
 
-from tests.device.program_rules import INTS, RULES, rule
+from tests.device.program_rules import RULES, rule
 
 __all__ = ["RULES"]
 
