@@ -12,95 +12,13 @@
 #include <utility>
 
 #include "runtime/executor.h"
+#include "runtime/instance.h"
 #include "runtime/intra_op.h"
 #include "runtime/task_body.h"
 
 namespace tiledev {
 
 namespace {
-
-struct Instance;
-using InstancePtr = c10::intrusive_ptr<Instance>;
-
-struct TaskRef {
-  InstancePtr instance;
-  uint32_t task = 0;
-
-  explicit operator bool() const { return static_cast<bool>(instance); }
-};
-
-// A thread that waits for a number of tasks.
-struct Waiter : c10::intrusive_ptr_target {
-  std::mutex mutex;
-  std::condition_variable done;
-  size_t open = 0;
-
-  void finish_one() {
-    const std::lock_guard lock(mutex);
-    if (--open == 0) {
-      done.notify_all();
-    }
-  }
-};
-
-// What follows a task from outside of its plan: a task of a later plan, or a waiting thread. Kept
-// as a lock-free list at the task, closed when the task has finished.
-struct Follower {
-  Follower* next = nullptr;
-  TaskRef task;
-  c10::intrusive_ptr<Waiter> waiter;
-};
-
-Follower* const kClosed = reinterpret_cast<Follower*>(uintptr_t{1});
-
-struct TaskState {
-  std::atomic<int64_t> waiting{0};  // predecessors that have not finished, plus one until submitted
-  std::atomic<Follower*> followers{nullptr};
-};
-
-// One run of a plan.
-struct Instance final : c10::intrusive_ptr_target {
-  Instance(PlanPtr p, std::vector<Node> n)
-      : plan(std::move(p)), nodes(std::move(n)), tasks(plan->tasks.size()), left(tasks.size()) {}
-
-  ~Instance() override {
-    for (auto& state : tasks) {
-      Follower* follower = state.followers.load();
-      while (follower != nullptr && follower != kClosed) {
-        delete std::exchange(follower, follower->next);
-      }
-    }
-  }
-
-  PlanPtr plan;
-  std::vector<Node> nodes;
-  std::vector<TaskState> tasks;
-  std::atomic<size_t> left;  // tasks that have not finished
-};
-
-// False if the task has finished already; then `follower` is not taken over.
-bool add_follower(TaskState& state, std::unique_ptr<Follower>& follower) {
-  Follower* head = state.followers.load(std::memory_order_acquire);
-  do {
-    if (head == kClosed) {
-      return false;
-    }
-    follower->next = head;
-  } while (!state.followers.compare_exchange_weak(head, follower.get(), std::memory_order_acq_rel,
-                                                  std::memory_order_acquire));
-  follower.release();
-  return true;
-}
-
-bool finished(const TaskRef& ref) {
-  return ref.instance->tasks[ref.task].followers.load(std::memory_order_acquire) == kClosed;
-}
-
-// Who used a buffer last, over all plans submitted so far. Protected by the submit mutex.
-struct BufferUse final : ExecutorState {
-  TaskRef writer;
-  c10::SmallVector<TaskRef, 2> readers;
-};
 
 class NativeExecutor final : public Executor {
  public:

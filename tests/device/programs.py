@@ -233,9 +233,12 @@ class Writer:
         return self.choice(options)
 
     def subscript(self, name: str) -> str:
+        """Square brackets with one ellipsis at most: of two, PyTorch makes sense on the CPU only."""
         part = ["1:", ":2", "::2", "0", "-1", "...", "None", ":", "1:3", ":-1", "-2:"]
-        count = self.integer(1, max(1, self.dims(name)))
-        return "[" + ", ".join(self.choice(part) for _ in range(count)) + "]"
+        parts = [self.choice(part) for _ in range(self.integer(1, max(1, self.dims(name))))]
+        first = parts.index("...") if "..." in parts else len(parts)
+        parts[first + 1 :] = [":" if item == "..." else item for item in parts[first + 1 :]]
+        return "[" + ", ".join(parts) + "]"
 
     def integral(self, name: str) -> str:
         """A source that every integer dtype holds: conversions of others are undefined."""
