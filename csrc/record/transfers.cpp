@@ -39,6 +39,14 @@ at::Tensor capture(const at::Tensor& source, at::ScalarType dtype) {
   return staged;
 }
 
+// A copy of a view onto itself does nothing, on the CPU before it looks at anything else.
+bool same_view(const at::Tensor& to, const at::Tensor& from) {
+  return to.is_alias_of(from) && to.storage_offset() == from.storage_offset() &&
+         to.sizes() == from.sizes() && to.strides() == from.strides() &&
+         to.scalar_type() == from.scalar_type() && to.is_conj() == from.is_conj() &&
+         to.is_neg() == from.is_neg();
+}
+
 // A single element, spread out by expand().
 bool is_spread(const at::Tensor& tensor) {
   const auto strides = tensor.strides();
@@ -46,6 +54,9 @@ bool is_spread(const at::Tensor& tensor) {
 }
 
 void copy_within_device(const at::Tensor& to, const at::Tensor& from) {
+  if (same_view(to, from)) {
+    return;
+  }
   if (to.dim() > 0 && to.sizes() == from.sizes() && to.is_alias_of(from) && is_spread(from)) {
     // `x[...] = x[0]` is a fill on the CPU, which may read from what it writes.
     static OpState& fill = state_of("aten::fill_", "Tensor");
