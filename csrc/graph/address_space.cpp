@@ -47,7 +47,6 @@ int AddressSpace::size_class(size_t nbytes) {
 uintptr_t AddressSpace::allocate(size_t nbytes) {
   const int klass = size_class(nbytes);
   const uintptr_t length = uintptr_t{1} << klass;
-  const std::lock_guard lock(mutex_);
   auto& free = free_[klass];
   // A small reserve of free addresses stays unused, so that no address returns at once.
   if (free.size() > 64 || (!free.empty() && next_ + length > end_)) {
@@ -64,7 +63,6 @@ uintptr_t AddressSpace::allocate(size_t nbytes) {
 
 void AddressSpace::release(uintptr_t address, size_t nbytes) {
   const int klass = size_class(nbytes);
-  const std::lock_guard lock(mutex_);
   free_[klass].push_back(address);
 }
 

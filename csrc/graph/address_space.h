@@ -4,13 +4,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <mutex>
 
 namespace tiledev {
 
 // Device addresses: unique, never null, as long as the buffer's bytes, and not readable. They come
 // from a reserved range without any access right, so that reading device memory on the host by
-// accident faults at once instead of yielding stale numbers. Thread safe.
+// accident faults at once instead of yielding stale numbers. Not thread safe: the pool's lock.
 class AddressSpace {
  public:
   AddressSpace();
@@ -26,7 +25,6 @@ class AddressSpace {
   static constexpr int kClasses = 48;
   static int size_class(size_t nbytes);
 
-  std::mutex mutex_;
   uintptr_t begin_ = 0;
   uintptr_t next_ = 0;
   uintptr_t end_ = 0;

@@ -25,40 +25,41 @@ Buffer::Buffer(BufferPool* pool, size_t nbytes)
     : pool_(pool),
       id_(pool->next_id()),
       nbytes_(nbytes),
-      address_(pool->addresses().allocate(nbytes)),
-      address_nbytes_(nbytes) {
-  pool_->enlist(*this);
-}
+      address_(pool->enlist(*this, nbytes)),
+      address_nbytes_(nbytes) {}
 
 Buffer::~Buffer() {
   if (has_memory()) {
     pool_->counters().remove(static_cast<int64_t>(counted_));
   }
-  pool_->delist(*this);
-  pool_->addresses().release(address_, address_nbytes_);
+  pool_->delist(*this, address_nbytes_);
 }
 
-void BufferPool::enlist(Buffer& buffer) {
+uintptr_t BufferPool::enlist(Buffer& buffer, size_t nbytes) {
   counters_.live_buffers.fetch_add(1, std::memory_order_relaxed);
-  const std::lock_guard lock(list_mutex_);
+  const std::lock_guard lock(mutex_);
+  const uintptr_t address = addresses_.allocate(nbytes);
+  buffer.previous_ = nullptr;
   buffer.next_ = first_;
   if (first_ != nullptr) {
     first_->previous_ = &buffer;
   }
   first_ = &buffer;
+  return address;
 }
 
-void BufferPool::delist(Buffer& buffer) {
+void BufferPool::delist(Buffer& buffer, size_t nbytes) {
   counters_.live_buffers.fetch_sub(1, std::memory_order_relaxed);
-  const std::lock_guard lock(list_mutex_);
+  const std::lock_guard lock(mutex_);
   (buffer.previous_ != nullptr ? buffer.previous_->next_ : first_) = buffer.next_;
   if (buffer.next_ != nullptr) {
     buffer.next_->previous_ = buffer.previous_;
   }
+  addresses_.release(buffer.address_, nbytes);
 }
 
 c10::intrusive_ptr<Buffer> BufferPool::find(uintptr_t address) {
-  const std::lock_guard lock(list_mutex_);
+  const std::lock_guard lock(mutex_);
   for (Buffer* buffer = first_; buffer != nullptr; buffer = buffer->next_) {
     if (buffer->address_ == address) {
       // It may be on its way out: then nobody may take hold of it again.

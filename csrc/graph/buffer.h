@@ -101,13 +101,14 @@ struct MemoryCounters {
 class BufferPool {
  public:
   BufferPtr create(size_t nbytes) { return c10::make_intrusive<Buffer>(this, nbytes); }
-  AddressSpace& addresses() { return addresses_; }
+  const AddressSpace& addresses() const { return addresses_; }
   MemoryCounters& counters() { return counters_; }
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   // The live buffer at an address, or null. Walks all of them: for rare needs only.
   c10::intrusive_ptr<Buffer> find(uintptr_t address);
-  void enlist(Buffer& buffer);
-  void delist(Buffer& buffer);
+  // Give a buffer its address and take it back; called by the buffer itself.
+  uintptr_t enlist(Buffer& buffer, size_t nbytes);
+  void delist(Buffer& buffer, size_t nbytes);
   std::mutex& memory_mutex(uint64_t id) { return memory_mutexes_[id % kMutexes]; }
 
  private:
@@ -116,7 +117,7 @@ class BufferPool {
   MemoryCounters counters_;
   std::atomic<uint64_t> next_id_{1};
   std::mutex memory_mutexes_[kMutexes];
-  std::mutex list_mutex_;
+  std::mutex mutex_;  // for the addresses and the list
   Buffer* first_ = nullptr;
 };
 

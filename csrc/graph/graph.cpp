@@ -1,5 +1,6 @@
 #include "graph/graph.h"
 
+#include <algorithm>
 #include <atomic>
 #include <utility>
 
@@ -9,6 +10,8 @@ namespace {
 
 // What a backward scan wants of a buffer; held in Buffer::mark_index.
 enum Want : uint32_t { kNothing = 0, kValue = 1, kOverwrite = 2 };
+
+constexpr size_t kMaxReserved = 4096;
 
 class Scan {
  public:
@@ -74,7 +77,9 @@ std::vector<Node> Graph::take_all() {
   for (const Node& node : nodes_) {
     forget(node);
   }
-  return std::exchange(nodes_, {});
+  std::vector<Node> nodes = std::exchange(nodes_, {});
+  nodes_.reserve(std::min(nodes.size(), kMaxReserved));  // the next step is likely as long
+  return nodes;
 }
 
 std::vector<Node> Graph::take_for(const std::vector<BufferPtr>& targets, bool for_write) {

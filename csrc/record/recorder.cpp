@@ -52,6 +52,8 @@ at::Tensor tensor_of(c10::TensorImpl* impl) {
       c10::intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>::reclaim_copy(impl));
 }
 
+using Results = c10::SmallVector<c10::IValue, 4>;
+
 class Recording {
  public:
   Recording(OpState& state, CallView& call, uint32_t location)
@@ -59,8 +61,7 @@ class Recording {
     find_shared();
   }
 
-  // The results, as a stack.
-  void run(torch::jit::Stack& results) {
+  void run(Results& results) {
     Session& session = Session::get();
     session.check_usable();
     if (writes_shared_) {
@@ -102,7 +103,7 @@ class Recording {
     }
   }
 
-  void fill(Node& node, torch::jit::Stack& results) {
+  void fill(Node& node, Results& results) {
     for (c10::TensorImpl* impl : call_.operands()) {
       node.operands.push_back({buffer_ptr(*impl), impl->storage_offset()});
     }
@@ -179,7 +180,7 @@ void record(OpState& state, torch::jit::Stack* stack) {
   if (traits.accepts_cpu_index) {
     move_indices_to_device(traits, stack);
   }
-  torch::jit::Stack results;
+  Results results;
   try {
     CallView call(traits, torch::jit::last(*stack, traits.args.size()));
     Recording(state, call, location).run(results);

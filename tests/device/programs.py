@@ -107,16 +107,13 @@ class Writer:
     def _try(self, line: str | None) -> None:
         if line is None:
             return
-        before = set(self.run.names)
         error = self.run.execute(line)
-        fresh = set(self.run.names) - before
-        if error or any(not self._usable(name) for name in self.run.tensors):
-            for name in fresh:
-                del self.run.names[name]
-            torn = "out=" in line or "resize_" in line  # what they leave behind is undefined
-            if not error or torn or not self.chance(KEEP_ERRORS):
-                return
-        self.lines.append(line)
+        usable = all(self._usable(name) for name in self.run.tensors)
+        torn = "out=" in line or "resize_" in line  # what they leave behind is undefined
+        if usable and (not error or (not torn and self.chance(KEEP_ERRORS))):
+            self.lines.append(line)
+        else:  # it may have done half of its work
+            self.run = run_program(self.lines, "cpu")
 
     def _usable(self, name: str) -> bool:
         tensor = self.run.names[name]
@@ -233,7 +230,7 @@ class Writer:
         return self.choice(options)
 
     def subscript(self, name: str) -> str:
-        """Square brackets with one ellipsis at most: of two, PyTorch makes sense on the CPU only."""
+        """Square brackets with at most one ellipsis: PyTorch takes two on the CPU only."""
         part = ["1:", ":2", "::2", "0", "-1", "...", "None", ":", "1:3", ":-1", "-2:"]
         parts = [self.choice(part) for _ in range(self.integer(1, max(1, self.dims(name))))]
         first = parts.index("...") if "..." in parts else len(parts)
