@@ -98,17 +98,6 @@ std::map<std::string, int64_t> memory_stats() {
   return stats;
 }
 
-void reset_peak_memory_stats() {
-  auto& counters = session().buffers().counters();
-  counters.peak = counters.allocated.load();
-}
-
-void reset_accumulated_memory_stats() {
-  auto& counters = session().buffers().counters();
-  counters.total_allocated = counters.allocated.load();
-  counters.total_freed = 0;
-}
-
 std::map<std::string, std::string> built_with() {
   return {{"torch", TORCH_VERSION},
 #ifdef __clang__
@@ -189,9 +178,9 @@ PYBIND11_MODULE(_C, m) {
   m.def("built_with", torch::wrap_pybind_function(&built_with));
   m.def("is_in_bad_fork", [] { return session().in_bad_fork(); });
   m.def("memory_stats", torch::wrap_pybind_function(&memory_stats));
-  m.def("reset_peak_memory_stats", torch::wrap_pybind_function(&reset_peak_memory_stats));
+  m.def("reset_peak_memory_stats", [] { session().buffers().counters().reset_peak(); });
   m.def("reset_accumulated_memory_stats",
-        torch::wrap_pybind_function(&reset_accumulated_memory_stats));
+        [] { session().buffers().counters().reset_accumulated(); });
   m.def("empty_cache", [] {});
   m.def("stop_autograd_threads", torch::wrap_pybind_function(&stop_autograd_threads));
   m.def("default_generator", torch::wrap_pybind_function([](int index) {

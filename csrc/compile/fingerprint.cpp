@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "graph/graph.h"
+#include "graph/hash.h"
 
 namespace tiledev {
 
@@ -13,15 +14,6 @@ uint64_t node_word(const Node& node) {
     return ~std::hash<std::string>{}(node.host->name);
   }
   return node.signature->id;
-}
-
-uint64_t hash_words(const std::vector<uint64_t>& words) {
-  uint64_t hash = 0x9E3779B97F4A7C15ull;
-  for (const uint64_t word : words) {
-    hash = (hash ^ word) * 0xFF51AFD7ED558CCDull;
-    hash ^= hash >> 32;
-  }
-  return hash;
 }
 
 }  // namespace

@@ -61,13 +61,10 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   void resetAccumulatedStats(c10::DeviceIndex) override {
-    auto& counters = Session::get().buffers().counters();
-    counters.total_allocated = counters.allocated.load();
-    counters.total_freed = 0;
+    Session::get().buffers().counters().reset_accumulated();
   }
   void resetPeakStats(c10::DeviceIndex) override {
-    auto& counters = Session::get().buffers().counters();
-    counters.peak = counters.allocated.load();
+    Session::get().buffers().counters().reset_peak();
   }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
     const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));

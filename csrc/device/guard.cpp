@@ -29,7 +29,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
   c10::Stream getNewStream(c10::Device, int) const override { return stream(); }
   c10::Stream exchangeStream(c10::Stream) const override { return stream(); }
   void* getStreamNativeHandle(const c10::Stream) const { return nullptr; }
-  bool queryStream(const c10::Stream&) const override { return !busy(); }
+  bool queryStream(const c10::Stream&) const override { return !Session::get().busy(); }
   void synchronizeStream(const c10::Stream&) const override { Session::get().wait_all(); }
   bool isStreamCapturing(const c10::Stream&) const { return false; }
 
@@ -40,7 +40,7 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
     *event = &token;
   }
   void block(void*, const c10::Stream&) const override {}
-  bool queryEvent(void* event) const override { return event == nullptr || !busy(); }
+  bool queryEvent(void* event) const override { return event == nullptr || !Session::get().busy(); }
   void synchronizeEvent(void* event) const override {
     if (event != nullptr) {
       Session::get().wait_all();
@@ -64,10 +64,6 @@ struct GuardImpl final : c10::impl::DeviceGuardImplInterface {
 
  private:
   static c10::Stream stream() { return c10::Stream(c10::Stream::DEFAULT, c10::Device(kDevice, 0)); }
-  static bool busy() {
-    return Session::get().initialized() &&
-           (Session::get().has_pending() || Session::get().counters()["nodes_in_flight"] > 0);
-  }
   static void check(c10::Device device) {
     TORCH_CHECK(device.type() == kDevice && device.index() <= 0,
                 "[set_device] expected tiledev or tiledev:0, got ", device,

@@ -21,18 +21,23 @@ void MemoryCounters::remove(int64_t nbytes) {
   frees.fetch_add(1, std::memory_order_relaxed);
 }
 
+void MemoryCounters::reset_peak() {
+  peak = allocated.load();
+}
+
+void MemoryCounters::reset_accumulated() {
+  total_allocated = allocated.load();
+  total_freed = 0;
+}
+
 Buffer::Buffer(BufferPool* pool, size_t nbytes)
-    : pool_(pool),
-      id_(pool->next_id()),
-      nbytes_(nbytes),
-      address_(pool->enlist(*this, nbytes)),
-      address_nbytes_(nbytes) {}
+    : pool_(pool), id_(pool->next_id()), nbytes_(nbytes), address_(pool->enlist(*this, nbytes)) {}
 
 Buffer::~Buffer() {
   if (has_memory()) {
     pool_->counters().remove(static_cast<int64_t>(counted_));
   }
-  pool_->delist(*this, address_nbytes_);
+  pool_->delist(*this, nbytes_);
 }
 
 uintptr_t BufferPool::enlist(Buffer& buffer, size_t nbytes) {

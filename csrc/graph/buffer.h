@@ -54,8 +54,6 @@ class Buffer final : public c10::intrusive_ptr_target {
   bool has_memory() const { return has_memory_.load(std::memory_order_acquire); }
   // Takes over a storage that holds the buffer's value. The caller is its only writer.
   void adopt(c10::Storage memory);
-  // After an op resized the memory in place.
-  void set_nbytes(size_t nbytes) { nbytes_ = nbytes; }
 
   // Written by the task that failed or was skipped, read by those that depend on it.
   std::shared_ptr<RunError> error;
@@ -78,9 +76,8 @@ class Buffer final : public c10::intrusive_ptr_target {
   Buffer* previous_ = nullptr;  // the pool's list of live buffers
   Buffer* next_ = nullptr;
   const uint64_t id_;
-  size_t nbytes_;
+  const size_t nbytes_;
   const uintptr_t address_;
-  const size_t address_nbytes_;
   std::atomic<bool> external_{false};
   std::atomic<bool> has_memory_{false};
   size_t counted_ = 0;
@@ -95,6 +92,8 @@ struct MemoryCounters {
 
   void add(int64_t nbytes);
   void remove(int64_t nbytes);
+  void reset_peak();
+  void reset_accumulated();
 };
 
 // Makes buffers and counts them. Outlives all of its buffers.

@@ -1,8 +1,11 @@
 #pragma once
 
+#include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
 
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "graph/node.h"
@@ -46,6 +49,33 @@ class CallView {
   c10::SmallVector<c10::IValue, 2> values_;
   const RandomStream* stream_ = nullptr;
 };
+
+// A tensor argument, or a list of them, with f applied to each defined tensor.
+template <typename F>
+c10::IValue map_tensors(const c10::IValue& value, ArgKind kind, F&& f) {
+  const auto apply = [&](const c10::IValue& element) {
+    const bool defined = element.isTensor() && element.toTensor().defined();
+    return defined ? f(element.toTensor()) : at::Tensor();
+  };
+  if (kind == ArgKind::kTensor) {
+    return value.isTensor() && value.toTensor().defined() ? c10::IValue(apply(value)) : value;
+  }
+  if (!value.isList()) {
+    return value;
+  }
+  c10::List<at::Tensor> plain;
+  c10::List<std::optional<at::Tensor>> optional;
+  for (const c10::IValue& element : value.toListRef()) {
+    at::Tensor tensor = apply(element);
+    if (kind == ArgKind::kTensorList) {
+      plain.push_back(std::move(tensor));
+    } else {
+      optional.push_back(tensor.defined() ? std::optional(std::move(tensor)) : std::nullopt);
+    }
+  }
+  return kind == ArgKind::kTensorList ? c10::IValue(std::move(plain))
+                                      : c10::IValue(std::move(optional));
+}
 
 // The stream of a Generator argument; the default generator's for None.
 const RandomStream& stream_of(const c10::IValue& generator);

@@ -1,15 +1,14 @@
 #include "record/host_call.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/clone.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <utility>
 
 #include "record/bridge.h"
 #include "record/call.h"
+#include "record/plain_dispatch.h"
 #include "record/session.h"
 #include "record/storage.h"
 #include "runtime/host_view.h"
@@ -67,18 +66,16 @@ class HostCallRunner {
 
   void call(torch::jit::Stack& host) {
     const WithoutInterpreter released;
-    const at::AutoDispatchBelowADInplaceOrView below_autograd;
-    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const PlainDispatch plain;
     traits_.op.callBoxed(host);
   }
 
   c10::IValue to_host(const c10::IValue& value, ArgKind kind) {
     switch (kind) {
       case ArgKind::kTensor:
-        return value.isTensor() ? alias(value.toTensor()) : value;
       case ArgKind::kTensorList:
       case ArgKind::kOptionalTensorList:
-        return value.isList() ? list_to_host(value, kind) : value;
+        return map_tensors(value, kind, [this](const at::Tensor& t) { return alias(t); });
       case ArgKind::kGenerator:
         return stream_of(value).generator;
       case ArgKind::kDevice:
@@ -88,22 +85,8 @@ class HostCallRunner {
     }
   }
 
-  c10::IValue list_to_host(const c10::IValue& value, ArgKind kind) {
-    c10::List<at::Tensor> plain;
-    c10::List<std::optional<at::Tensor>> optional;
-    for (const c10::IValue& element : value.toListRef()) {
-      const at::Tensor tensor = element.isTensor() ? alias(element.toTensor()) : at::Tensor();
-      if (kind == ArgKind::kTensorList) {
-        plain.push_back(tensor);
-      } else {
-        optional.push_back(tensor.defined() ? std::optional(tensor) : std::nullopt);
-      }
-    }
-    return kind == ArgKind::kTensorList ? c10::IValue(plain) : c10::IValue(optional);
-  }
-
   at::Tensor alias(const at::Tensor& tensor) {
-    if (!tensor.defined() || !on_device(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) {
+    if (!on_device(*tensor.unsafeGetTensorImpl()) || !tensor.has_storage()) {
       return tensor;
     }
     tensors_.push_back(tensor.unsafeGetTensorImpl());
@@ -195,18 +178,11 @@ void move_indices_to_device(const OpTraits& traits, torch::jit::Stack* stack) {
   const size_t first = stack->size() - traits.args.size();
   for (size_t i = 0; i < traits.args.size(); ++i) {
     c10::IValue& arg = (*stack)[first + i];
-    if (traits.args[i].kind != ArgKind::kOptionalTensorList || !arg.isList()) {
-      continue;
+    if (traits.args[i].kind == ArgKind::kOptionalTensorList) {
+      arg = map_tensors(arg, traits.args[i].kind, [](const at::Tensor& tensor) {
+        return tensor.device().is_cpu() ? tensor.to(c10::Device(kDevice, 0)) : tensor;
+      });
     }
-    c10::List<std::optional<at::Tensor>> list;
-    for (const c10::IValue& element : arg.toListRef()) {
-      auto tensor = element.toOptional<at::Tensor>();
-      if (tensor && tensor->defined() && tensor->device().is_cpu()) {
-        tensor = tensor->to(c10::Device(kDevice, 0));
-      }
-      list.push_back(std::move(tensor));
-    }
-    arg = std::move(list);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "graph/hash.h"
 #include "record/bridge.h"
 #include "record/overrides.h"
 #include "record/shape_rules.h"
@@ -16,15 +17,6 @@
 namespace tiledev {
 
 namespace {
-
-uint64_t hash_key(const std::vector<int64_t>& key) {
-  uint64_t hash = 0x9E3779B97F4A7C15ull;
-  for (const int64_t word : key) {
-    hash = (hash ^ static_cast<uint64_t>(word)) * 0xFF51AFD7ED558CCDull;
-    hash ^= hash >> 29;
-  }
-  return hash;
-}
 
 // A run on the CPU costs what the op costs, so only small ones are run to learn metadata, and
 // larger ones only where the alternative is an error.
@@ -250,7 +242,7 @@ SignaturePtr SignatureCache::find(const std::vector<int64_t>& key) const {
   if (recent_ && recent_->key == key) {
     return recent_;
   }
-  const auto [begin, end] = signatures_.equal_range(hash_key(key));
+  const auto [begin, end] = signatures_.equal_range(hash_words(key));
   for (auto it = begin; it != end; ++it) {
     if (it->second->key == key) {
       recent_ = it->second;
@@ -264,7 +256,7 @@ void SignatureCache::insert(SignaturePtr signature) {
   if (signatures_.size() >= kMaxSignatures) {
     signatures_.clear();
   }
-  const uint64_t hash = hash_key(signature->key);
+  const uint64_t hash = hash_words(signature->key);
   recent_ = signature;
   signatures_.emplace(hash, std::move(signature));
 }
@@ -272,9 +264,9 @@ void SignatureCache::insert(SignaturePtr signature) {
 void check_overlap(const CallView& call) {
   const auto& operands = call.operands();
   for (size_t i = 0; i < operands.size(); ++i) {
-    for (size_t j = 0; j < operands.size(); ++j) {
+    for (size_t j = 0; call.written()[i] && j < operands.size(); ++j) {
       const auto &a = *operands[i], &b = *operands[j];
-      if (i == j || !call.written()[i] || &buffer_of(a) != &buffer_of(b)) {
+      if (i == j || !a.unsafe_storage().is_alias_of(b.unsafe_storage())) {
         continue;
       }
       const bool same = a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&

@@ -1,8 +1,5 @@
 #include "record/recorder.h"
 
-#include <ATen/ops/empty.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
-
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
@@ -39,12 +36,8 @@ class OpRegistry {
 
 // Gives an out= argument the shape that the op will write.
 void apply_resize(c10::TensorImpl& tensor, const TensorMeta& meta) {
-  const size_t needed = meta.storage_nbytes() + tensor.storage_offset() * tensor.itemsize();
-  auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
-  if (needed > storage.nbytes()) {
-    resize_storage(storage, needed);  // what lies before its offset is still somebody's
-  }
   tensor.set_sizes_and_strides(meta.sizes, meta.strides);
+  grow_storage(tensor);
 }
 
 at::Tensor tensor_of(c10::TensorImpl* impl) {
@@ -57,16 +50,12 @@ using Results = c10::SmallVector<c10::IValue, 4>;
 class Recording {
  public:
   Recording(OpState& state, CallView& call, uint32_t location)
-      : state_(state), call_(call), location_(location) {
-    find_shared();
-  }
+      : state_(state), call_(call), location_(location) {}
 
   void run(Results& results) {
     Session& session = Session::get();
     session.check_usable();
-    if (writes_shared_) {
-      check_overlap(call_);
-    }
+    check_overlap(call_);
     std::unique_lock lock(session.mutex());
     signature_ = state_.signatures.find(call_.key());
     if (!signature_) {
@@ -92,17 +81,6 @@ class Recording {
   }
 
  private:
-  // Whether a written operand shares its storage with another one.
-  void find_shared() {
-    const auto& operands = call_.operands();
-    for (size_t i = 0; i < operands.size(); ++i) {
-      for (size_t j = 0; call_.written()[i] && j < operands.size(); ++j) {
-        writes_shared_ |= i != j && operands[i] != operands[j] &&
-                          operands[i]->unsafe_storage().is_alias_of(operands[j]->unsafe_storage());
-      }
-    }
-  }
-
   void fill(Node& node, Results& results) {
     for (c10::TensorImpl* impl : call_.operands()) {
       node.operands.push_back({buffer_ptr(*impl), impl->storage_offset()});
@@ -147,7 +125,6 @@ class Recording {
   CallView& call_;
   const uint32_t location_;
   SignaturePtr signature_;
-  bool writes_shared_ = false;
 };
 
 }  // namespace

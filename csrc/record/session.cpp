@@ -24,6 +24,15 @@ bool env_flag(const char* name) {
   return value != nullptr && std::strcmp(value, "0") != 0 && *value != '\0';
 }
 
+// What stands in place of a value that will never be computed.
+std::shared_ptr<RunError> lost_value(const char* call, const std::string& why) {
+  auto error = std::make_shared<RunError>();
+  error->op = call;
+  error->exception = std::make_exception_ptr(
+      c10::Error({__func__, __FILE__, __LINE__}, "[" + error->op + "] " + why));
+  return error;
+}
+
 void interruptible() {
   bridge().check_interrupt();
 }
@@ -35,11 +44,6 @@ void mark_forked() {
 }
 
 }  // namespace
-
-Bridge& bridge() {
-  static Bridge instance;
-  return instance;
-}
 
 Session& Session::get() {
   static Session* session = new Session();  // never destroyed: tensors may outlive everything
@@ -72,12 +76,11 @@ void Session::configure(const Settings& settings) {
   check_usable();
   const std::lock_guard lock(mutex_);
   if (executor_ || !graph_.empty()) {
-    TORCH_CHECK(settings == settings_ || (settings_ == Settings{} && settings == settings_),
+    TORCH_CHECK(settings == settings_,
                 "[init_context] work has begun with other settings; call init_context() before the "
                 "first tensor is made on tiledev, or call shutdown_context() first");
   }
   settings_ = settings;
-  configured_ = true;
   executor();
 }
 
@@ -91,28 +94,30 @@ Executor& Session::executor() {
   return *executor_;
 }
 
+// Kept by whoever waits, so that a shutdown on another thread does not pull it away.
+std::shared_ptr<Executor> Session::running_executor() {
+  const std::lock_guard lock(mutex_);
+  return executor_;
+}
+
 void Session::shutdown(bool cancel) {
   if (in_bad_fork()) {
     return;
   }
   const WithoutInterpreter released;
-  std::unique_ptr<Executor> executor;
+  std::shared_ptr<Executor> executor;
   std::vector<Node> pending;
   std::vector<Compiled> compiled;
   {
     const std::lock_guard lock(mutex_);
     executor = std::move(executor_);
     executor_ready_ = false;
-    configured_ = false;
     pending = graph_.take_all();
     compiled = std::move(compiled_);
     settings_ = Settings{};
   }
-  auto error = std::make_shared<RunError>();
-  error->op = "shutdown_context";
-  error->exception = std::make_exception_ptr(
-      c10::Error({__func__, __FILE__, __LINE__},
-                 "[shutdown_context] the context was shut down before this value was computed"));
+  const auto error =
+      lost_value("shutdown_context", "the context was shut down before this value was computed");
   const auto poison = [&](const std::vector<Node>& nodes) {
     for (const Node& node : nodes) {
       for_each_access(node, [&](Buffer& buffer, bool, bool writes, bool) {
@@ -238,11 +243,7 @@ void Session::flush() {
 }
 
 void Session::throttle() {
-  Executor* executor = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    executor = executor_.get();
-  }
+  const auto executor = running_executor();
   if (executor != nullptr && executor->unfinished_plans() > kMaxPlansInFlight) {
     const WithoutInterpreter released;
     executor->drain(kMaxPlansInFlight, interruptible);
@@ -263,11 +264,7 @@ void Session::reset_graph() {
     }
     over_limit_.store(false, std::memory_order_relaxed);
   }
-  auto error = std::make_shared<RunError>();
-  error->op = "reset_graph";
-  error->exception = std::make_exception_ptr(
-      c10::Error({__func__, __FILE__, __LINE__},
-                 "[reset_graph] the node that computes this value was discarded"));
+  const auto error = lost_value("reset_graph", "the node that computes this value was discarded");
   for (const Node& node : nodes) {
     for_each_access(node, [&](Buffer& buffer, bool, bool, bool fresh) {
       if (fresh) {
@@ -275,6 +272,11 @@ void Session::reset_graph() {
       }
     });
   }
+}
+
+bool Session::busy() {
+  const std::lock_guard lock(mutex_);
+  return !graph_.empty() || !compiled_.empty() || (executor_ && executor_->unfinished() > 0);
 }
 
 bool Session::has_pending() {
@@ -304,13 +306,13 @@ void Session::inspect(const std::function<void(const std::vector<Node>&)>& f) {
 
 void Session::wait_for(const std::vector<BufferPtr>& buffers, bool for_write) {
   check_usable();
-  Executor* executor = nullptr;
+  std::shared_ptr<Executor> executor;
   {
     const std::lock_guard lock(mutex_);
     submit_compiled();
     compile_nodes(graph_.take_for(buffers, for_write));
     submit_compiled();
-    executor = executor_.get();
+    executor = executor_;
   }
   if (executor != nullptr) {
     const WithoutInterpreter released;
@@ -327,11 +329,7 @@ void Session::wait_for(const std::vector<BufferPtr>& buffers, bool for_write) {
 
 void Session::wait_all() {
   flush();
-  Executor* executor = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    executor = executor_.get();
-  }
+  const auto executor = running_executor();
   if (executor == nullptr) {
     return;
   }

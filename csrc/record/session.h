@@ -58,6 +58,7 @@ class Session {
   void flush();  // both, for everything; returns before the tasks have run
   void reset_graph();
   bool has_pending();
+  bool busy();  // something is pending or runs
   std::vector<std::string> pending_op_names();
   // Calls f(nodes) under the lock.
   void inspect(const std::function<void(const std::vector<Node>&)>& f);
@@ -71,7 +72,7 @@ class Session {
   void append_host_call(std::string name, const BufferPtr& token, std::function<void()> body);
 
   bool set_eager(bool eager);
-  bool eager() const { return eager_.load(std::memory_order_relaxed) > 0; }
+  bool eager() const { return eager_.load(std::memory_order_relaxed); }
   void restrict_workers(const std::string& kind);
   void restore_workers();
 
@@ -93,9 +94,10 @@ class Session {
   };
 
   Session();
-  Executor& executor();                         // needs the lock
-  void compile_nodes(std::vector<Node> nodes);  // needs the lock
-  void submit_compiled();                       // needs the lock
+  Executor& executor();                          // needs the lock; makes it
+  std::shared_ptr<Executor> running_executor();  // null if there is none
+  void compile_nodes(std::vector<Node> nodes);   // needs the lock
+  void submit_compiled();                        // needs the lock
   void throttle();
   // `others` failed at the same time and will not be raised.
   [[noreturn]] void throw_error(const std::shared_ptr<RunError>& error,
@@ -107,11 +109,10 @@ class Session {
   Graph graph_;
   PlanCache plans_;
   std::vector<Compiled> compiled_;
-  std::unique_ptr<Executor> executor_;
+  std::shared_ptr<Executor> executor_;
   std::atomic<bool> executor_ready_{false};
-  std::atomic<bool> configured_{false};
   std::atomic<bool> over_limit_{false};
-  std::atomic<int> eager_{0};
+  std::atomic<bool> eager_{false};
   std::atomic<bool> touched_{false};  // a fork from now on has lost something
   bool verify_ = false;
 

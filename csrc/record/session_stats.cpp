@@ -10,7 +10,7 @@ bool Session::set_eager(bool eager) {
   if (eager) {
     wait_all();
   }
-  return eager_.exchange(eager ? 1 : 0) != 0;
+  return eager_.exchange(eager);
 }
 
 void Session::restrict_workers(const std::string& kind) {

@@ -4,8 +4,6 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
 
-#include <algorithm>
-#include <string_view>
 #include <vector>
 
 #include "record/stand_in.h"
@@ -14,13 +12,6 @@
 namespace tiledev {
 
 namespace {
-
-// In-place ops of one operand that treat all of its elements alike.
-constexpr std::string_view kFills[] = {
-    "aten::zero_",        "aten::fill_.Scalar", "aten::normal_",      "aten::uniform_",
-    "aten::random_",      "aten::random_.to",   "aten::random_.from", "aten::bernoulli_.float",
-    "aten::exponential_", "aten::geometric_",   "aten::log_normal_",  "aten::cauchy_",
-};
 
 bool applies(const CallView& call) {
   const OpTraits& op = call.op();
@@ -32,8 +23,7 @@ bool applies(const CallView& call) {
       return false;
     }
   }
-  return op.op.hasTag(at::Tag::pointwise) || op.name == "aten::copy_" ||
-         std::find(std::begin(kFills), std::end(kFills), op.name) != std::end(kFills);
+  return op.op.hasTag(at::Tag::pointwise) || (op.in_place_only && op.args[0].overwritten);
 }
 
 std::vector<int64_t> broadcast_shape(const CallView& call) {
@@ -68,16 +58,12 @@ Dims result_strides(const CallView& call, c10::ScalarType dtype) {
   return Dims(config.build().output().strides());
 }
 
-int64_t shrink(int64_t size) {
-  return std::min<int64_t>(size, 2);
-}
-
 bool shrunk_to(const at::Tensor& result, c10::IntArrayRef shape) {
   if (result.dim() != static_cast<int64_t>(shape.size())) {
     return false;
   }
   for (size_t d = 0; d < shape.size(); ++d) {
-    if (result.size(static_cast<int64_t>(d)) != shrink(shape[d])) {
+    if (result.size(static_cast<int64_t>(d)) != StandInCall::shrink(shape[d])) {
       return false;
     }
   }

@@ -1,18 +1,16 @@
 #include "record/stand_in.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "record/native_meta.h"
+#include "record/plain_dispatch.h"
 #include "record/storage.h"
 #include "runtime/host_view.h"
 
@@ -44,15 +42,14 @@ void fill_harmless(const at::Tensor& tensor, const OpTraits& op) {
 
 StandInCall::StandInCall(const CallView& call, c10::DeviceType device, Mode mode)
     : call_(call), device_(device), mode_(mode) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
+  const PlainDispatch plain;
   for (size_t i = 0; i < call.args().size(); ++i) {
     stack_.push_back(convert(call.args()[i], call.op().args[i].kind));
   }
 }
 
 void StandInCall::run() {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const PlainDispatch plain;
   const auto& op = call_.op().op;
   const c10::KernelFunction* native =
       device_ == c10::DeviceType::Meta ? native_meta(call_.op().name) : nullptr;
@@ -84,7 +81,7 @@ at::Tensor StandInCall::make(const c10::TensorImpl& impl) {
   if (mode_ == Mode::kShrunk) {
     Dims sizes(impl.sizes());
     for (int64_t& size : sizes) {
-      size = std::min<int64_t>(size, 2);
+      size = shrink(size);
     }
     tensor = at::empty(sizes, options);
   } else {
@@ -105,13 +102,10 @@ at::Tensor StandInCall::make(const c10::TensorImpl& impl) {
   return tensor;
 }
 
-c10::IValue StandInCall::convert_tensor(const c10::IValue& value) {
-  if (!value.isTensor() || !value.toTensor().defined()) {
-    return value;
-  }
-  const auto* impl = value.toTensor().unsafeGetTensorImpl();
+at::Tensor StandInCall::stand_in(const at::Tensor& tensor) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
   if (!on_device(*impl)) {
-    return value;
+    return tensor;
   }
   // One tensor that is named twice stays one (out= that is an input).
   for (size_t i = 0; i < operands_.size(); ++i) {
@@ -127,28 +121,9 @@ c10::IValue StandInCall::convert_tensor(const c10::IValue& value) {
 c10::IValue StandInCall::convert(const c10::IValue& value, ArgKind kind) {
   switch (kind) {
     case ArgKind::kTensor:
-      return convert_tensor(value);
-    case ArgKind::kTensorList: {
-      if (!value.isList()) {
-        return value;
-      }
-      c10::List<at::Tensor> list;
-      for (const c10::IValue& element : value.toListRef()) {
-        list.push_back(convert_tensor(element).toTensor());
-      }
-      return list;
-    }
-    case ArgKind::kOptionalTensorList: {
-      if (!value.isList()) {
-        return value;
-      }
-      c10::List<std::optional<at::Tensor>> list;
-      for (const c10::IValue& element : value.toListRef()) {
-        const c10::IValue converted = convert_tensor(element);
-        list.push_back(converted.isTensor() ? converted.toOptional<at::Tensor>() : std::nullopt);
-      }
-      return list;
-    }
+    case ArgKind::kTensorList:
+    case ArgKind::kOptionalTensorList:
+      return map_tensors(value, kind, [this](const at::Tensor& t) { return stand_in(t); });
     case ArgKind::kGenerator:
       // Never the real generator: learning a shape must not draw from it.
       return device_ == c10::DeviceType::CPU ? c10::IValue(at::detail::createCPUGenerator())

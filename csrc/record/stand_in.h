@@ -23,6 +23,9 @@ class StandInCall {
 
   StandInCall(const CallView& call, c10::DeviceType device, Mode mode = Mode::kPlain);
 
+  // A size under kShrunk.
+  static int64_t shrink(int64_t size) { return size < 2 ? size : 2; }
+
   void run();  // throws what the kernel throws
 
   const torch::jit::Stack& results() const { return stack_; }
@@ -31,7 +34,7 @@ class StandInCall {
  private:
   at::Tensor make(const c10::TensorImpl& impl);
   at::Tensor make_alias(const c10::TensorImpl& impl);
-  c10::IValue convert_tensor(const c10::IValue& value);
+  at::Tensor stand_in(const at::Tensor& tensor);
   c10::IValue convert(const c10::IValue& value, ArgKind kind);
 
   const CallView& call_;

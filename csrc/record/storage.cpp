@@ -1,5 +1,6 @@
 #include "record/storage.h"
 
+#include <ATen/EmptyTensor.h>
 #include <c10/core/Allocator.h>
 
 #include <algorithm>
@@ -80,6 +81,18 @@ void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
   }
   storage.set_data_ptr_noswap(std::move(data));
   storage.set_nbytes(nbytes);
+}
+
+void grow_storage(c10::TensorImpl& tensor) {
+  if (tensor.numel() == 0) {
+    return;
+  }
+  const size_t needed = at::detail::computeStorageNbytes(
+      tensor.sizes(), tensor.strides(), tensor.itemsize(), tensor.storage_offset());
+  auto& storage = *tensor.unsafe_storage().unsafeGetStorageImpl();
+  if (needed > storage.nbytes()) {
+    resize_storage(storage, needed);
+  }
 }
 
 TensorMeta meta_of(const c10::TensorImpl& tensor) {

@@ -30,6 +30,9 @@ BufferPtr buffer_ptr(const c10::TensorImpl& tensor);
 // Gives the storage a buffer of another size that starts with the old bytes, as a node.
 void resize_storage(c10::StorageImpl& storage, size_t nbytes);
 
+// Makes the storage large enough for the tensor's sizes, strides and offset; what it holds stays.
+void grow_storage(c10::TensorImpl& tensor);
+
 TensorMeta meta_of(const c10::TensorImpl& tensor);
 
 }  // namespace tiledev

@@ -1,8 +1,6 @@
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/ops/_local_scalar_dense.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zero.h>
-#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <utility>
@@ -10,6 +8,7 @@
 #include "record/bridge.h"
 #include "record/host_call.h"
 #include "record/kernels.h"
+#include "record/plain_dispatch.h"
 #include "record/recorder.h"
 #include "record/session.h"
 #include "record/storage.h"
@@ -26,8 +25,7 @@ bool untouched(Buffer& buffer) {
 
 void copy_on_host(const at::Tensor& to, const at::Tensor& from) {
   const WithoutInterpreter released;
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  const PlainDispatch plain;
   to.copy_(from);
 }
 

@@ -15,18 +15,6 @@ namespace tiledev {
 
 namespace {
 
-void grow_storage(at::TensorImpl& impl) {
-  if (impl.numel() == 0) {
-    return;
-  }
-  const size_t needed = at::detail::computeStorageNbytes(impl.sizes(), impl.strides(),
-                                                         impl.itemsize(), impl.storage_offset());
-  auto& storage = *impl.unsafe_storage().unsafeGetStorageImpl();
-  if (needed > storage.nbytes()) {
-    resize_storage(storage, needed);
-  }
-}
-
 const at::Tensor& resize_(const at::Tensor& self, at::IntArrayRef size,
                           std::optional<at::MemoryFormat> memory_format) {
   auto& impl = *self.unsafeGetTensorImpl();

@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: its arguments (default: those of the process).
 
     Returns:
-        The exit status: 0, or 1 if the CPU and tiledev do not agree after a few steps.
+        The exit status: 0, or 1 if the CPU and tiledev do not agree.
 
     Raises:
         SystemExit: with status 2, a bad argument, or data or workers that are not to be had.

@@ -15,7 +15,7 @@ __all__ = ["AxisTiling", "Options", "axis_tiling", "build_parser", "parse_option
 DESCRIPTION = """\
 Trains DeepReLU, a multi-layer perceptron without biases, on MNIST: with PyTorch on the CPU and
 on the device tiledev, from the same weights, and compares losses, weights, times and memory.
-Exits with 1 if the two do not agree within 10 optimizer steps."""
+Exits with 1 if the two do not agree."""
 
 DEFAULT_DOWNLOAD_DIR = Path("data/mnist")
 # Options that say something about the device tiledev only: attribute, flag.

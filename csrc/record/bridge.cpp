@@ -1,0 +1,10 @@
+#include "record/bridge.h"
+
+namespace tiledev {
+
+Bridge& bridge() {
+  static Bridge instance;
+  return instance;
+}
+
+}  // namespace tiledev
