@@ -13,12 +13,14 @@
 #include <thread>
 #include <vector>
 
+#include "compile/explain.h"
 #include "device/generator.h"
 #include "device/hooks.h"
 #include "graph/print.h"
 #include "python_bridge.h"
 #include "record/ops.h"
 #include "record/session.h"
+#include "rules/rule.h"
 
 namespace py = pybind11;
 
@@ -181,7 +183,23 @@ PYBIND11_MODULE(_C, m) {
   m.def("reset_peak_memory_stats", [] { session().buffers().counters().reset_peak(); });
   m.def("reset_accumulated_memory_stats",
         [] { session().buffers().counters().reset_accumulated(); });
+  m.def("explain", torch::wrap_pybind_function([](const std::string& format) -> std::string {
+          const PlanPtr plan = session().last_plan();
+          if (!plan) {
+            return "";
+          }
+          return format == "dot" ? explain_dot(*plan) : explain_text(*plan);
+        }));
+  m.def("set_tiling_mode", torch::wrap_pybind_function([](const std::string& mode) {
+          TORCH_CHECK_VALUE(mode == "auto" || mode == "whole" || mode == "tiny",
+                            "[set_tiling_mode] got mode=\"", mode,
+                            "\"; pass \"auto\", \"whole\" or \"tiny\"");
+          session().set_tiling_mode(mode == "auto"    ? TilingMode::kAuto
+                                    : mode == "whole" ? TilingMode::kWhole
+                                                      : TilingMode::kTiny);
+        }));
   m.def("empty_cache", [] {});
+  m.def("check_rules", torch::wrap_pybind_function(&check_rules));
   m.def("stop_autograd_threads", torch::wrap_pybind_function(&stop_autograd_threads));
   m.def("default_generator", torch::wrap_pybind_function([](int index) {
           TORCH_CHECK_INDEX(index <= 0,

@@ -25,13 +25,6 @@ void find_dead_nodes(Compilation& c) {
       ++access;
     });
   }
-  for (uint32_t i = 0; i < c.nodes.size(); ++i) {
-    if (c.live[i]) {
-      c.plan.tasks.push_back({i, 0, {}});
-    } else {
-      c.plan.dropped.push_back(i);
-    }
-  }
 }
 
 }  // namespace tiledev

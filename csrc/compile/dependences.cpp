@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <unordered_map>
 #include <utility>
 
 #include "compile/pipeline.h"
@@ -6,7 +8,7 @@ namespace tiledev {
 
 namespace {
 
-// How a buffer stands at one point of program order.
+// How a buffer stands at one point of the plan.
 struct BufferState {
   bool touched = false;
   int64_t writer = -1;
@@ -19,8 +21,16 @@ class DependenceBuilder {
   explicit DependenceBuilder(Compilation& c) : c_(c), states_(c.print.outlives.size()) {}
 
   void run() {
-    for (uint32_t task = 0; task < c_.plan.tasks.size(); ++task) {
-      visit(task);
+    for (uint32_t s = 0; s < c_.plan.segments.size(); ++s) {
+      for (const Step& step : c_.plan.segments[s].steps) {
+        visit(s, step);
+      }
+    }
+    for (Segment& segment : c_.plan.segments) {
+      for (const uint32_t successor : segment.successors) {
+        ++c_.plan.segments[successor].predecessors;
+      }
+      order_steps(segment);
     }
     for (size_t b = 0; b < states_.size(); ++b) {
       BufferState& state = states_[b];
@@ -28,50 +38,127 @@ class DependenceBuilder {
         c_.plan.exits.push_back({state.ref, state.writer, std::move(state.readers)});
       }
     }
+    find_last_uses();
   }
 
  private:
-  void visit(uint32_t task) {
-    const uint32_t node = c_.plan.tasks[task].node;
-    const uint32_t first = c_.first_access[node];
-    uint32_t ordinal = 0;
-    for_each_access(c_.nodes[node], [&](const Buffer&, bool, bool writes, bool fresh) {
-      BufferState& state = states_[c_.print.accesses[first + ordinal]];
-      if (!std::exchange(state.touched, true)) {
-        state.ref = {node, ordinal};
-      }
-      // Nobody outside of the graph can have touched a buffer that starts here.
-      if (!fresh && state.writer < 0) {
-        c_.plan.entries.push_back({task, {node, ordinal}, writes});
-      }
-      access(task, state, writes);
-      ++ordinal;
-    });
+  void visit(uint32_t segment, const Step& step) {
+    for (const View& view : step.operands) {
+      touch(segment, step, view.buffer, ordinal_of(view), view.written, view.fresh);
+    }
+    const Node& node = c_.nodes[step.node];
+    if (node.token) {
+      const auto ordinal = static_cast<uint32_t>(node.operands.size());
+      touch(segment, step, c_.print.accesses[c_.first_access[step.node] + ordinal], ordinal, true,
+            false);
+    }
+    for (const View& view : step.outputs) {
+      touch(segment, step, view.buffer, ordinal_of(view), true, view.fresh);
+    }
   }
 
-  void access(uint32_t task, BufferState& state, bool writes) {
+  // The place of a view among its node's accesses.
+  uint32_t ordinal_of(const View& view) const {
+    const Node& node = c_.nodes[view.source.node];
+    if (view.source.slot >= 0) {
+      return static_cast<uint32_t>(view.source.slot);
+    }
+    auto ordinal = static_cast<uint32_t>(node.operands.size()) + (node.token ? 1 : 0);
+    for (int32_t r = 0; r < ~view.source.slot; ++r) {
+      ordinal += node.results[r] ? 1 : 0;
+    }
+    return ordinal;
+  }
+
+  void touch(uint32_t segment, const Step& step, uint32_t buffer, uint32_t ordinal, bool writes,
+             bool fresh) {
+    if (buffer >= states_.size()) {
+      return;  // internal: never leaves its segment
+    }
+    BufferState& state = states_[buffer];
+    if (!std::exchange(state.touched, true)) {
+      state.ref = {step.node, ordinal};
+    }
+    // Nobody outside of the graph can have touched a buffer that starts here.
+    if (!fresh && state.writer < 0) {
+      c_.plan.entries.push_back({segment, {step.node, ordinal}, writes});
+    }
+    access(segment, state, writes);
+  }
+
+  void access(uint32_t segment, BufferState& state, bool writes) {
     if (state.writer >= 0) {
-      add_edge(static_cast<uint32_t>(state.writer), task);
+      add_edge(static_cast<uint32_t>(state.writer), segment);
     }
     if (!writes) {
-      state.readers.push_back(task);
+      if (state.readers.empty() || state.readers.back() != segment) {
+        state.readers.push_back(segment);
+      }
       return;
     }
     for (const uint32_t reader : state.readers) {
-      add_edge(reader, task);
+      add_edge(reader, segment);
     }
     state.readers.clear();
-    state.writer = task;
+    state.writer = segment;
   }
 
   void add_edge(uint32_t from, uint32_t to) {
     if (from == to) {
       return;
     }
-    auto& successors = c_.plan.tasks[from].successors;
-    if (successors.empty() || successors.back() != to) {  // edges to one task come in a row
+    auto& successors = c_.plan.segments[from].successors;
+    if (std::find(successors.rbegin(), successors.rend(), to) == successors.rend()) {
       successors.push_back(to);
-      ++c_.plan.tasks[to].predecessors;
+    }
+  }
+
+  // Which earlier steps of its segment each step builds on: if one of them fails, it is skipped.
+  void order_steps(Segment& segment) {
+    if (segment.steps.size() < 2) {
+      return;
+    }
+    std::unordered_map<uint32_t, uint32_t> writers;  // buffer -> step
+    for (uint32_t i = 0; i < segment.steps.size(); ++i) {
+      Step& step = segment.steps[i];
+      const auto follow = [&](const View& view) {
+        const auto writer = writers.find(view.buffer);
+        if (writer != writers.end() && !(view.fresh || view.overwritten)) {
+          step.after.push_back(writer->second);
+        }
+      };
+      std::for_each(step.operands.begin(), step.operands.end(), follow);
+      for (const View& view : step.operands) {
+        if (view.written) {
+          writers[view.buffer] = i;
+        }
+      }
+      for (const View& view : step.outputs) {
+        writers[view.buffer] = i;
+      }
+    }
+  }
+
+  void find_last_uses() {
+    std::vector<std::vector<uint32_t>> users(c_.nodes.size());
+    for (uint32_t s = 0; s < c_.plan.segments.size(); ++s) {
+      for (const Step& step : c_.plan.segments[s].steps) {
+        auto& list = users[step.node];
+        if (list.empty() || list.back() != s) {
+          list.push_back(s);
+        }
+      }
+    }
+    for (uint32_t n = 0; n < users.size(); ++n) {
+      if (users[n].size() == 1) {
+        c_.plan.segments[users[n][0]].last_use_of.push_back(n);
+      } else if (users[n].size() > 1) {
+        const auto index = static_cast<uint32_t>(c_.plan.shared.size());
+        c_.plan.shared.push_back({n, static_cast<uint32_t>(users[n].size())});
+        for (const uint32_t s : users[n]) {
+          c_.plan.segments[s].shares.push_back(index);
+        }
+      }
     }
   }
 

@@ -24,10 +24,13 @@ Fingerprint fingerprint(const std::vector<Node>& nodes) {
   const uint64_t pass = next_mark();
   for (const Node& node : nodes) {
     print.words.push_back(node_word(node));
-    for (const Operand& operand : node.operands) {
-      print.words.push_back(static_cast<uint64_t>(operand.offset));
+    uint64_t shape = 2 | (node.token ? 1 : 0);
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      print.words.push_back(static_cast<uint64_t>(node.operands[i].offset));
+      if (node.writes(i)) {
+        shape = shape * 2 + (node.replaces(i) ? 1 : 0);
+      }
     }
-    uint64_t shape = (node.token ? 1 : 0);
     for (const auto& buffer : node.results) {
       shape = shape * 2 + (buffer ? 1 : 0);
     }

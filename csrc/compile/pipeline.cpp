@@ -17,7 +17,11 @@ struct Pass {
 
 // THE LIST: what a graph goes through on its way to a plan.
 constexpr Pass kPasses[] = {
-    {"dead_nodes", find_dead_nodes},
+    {"dead_nodes", find_dead_nodes},  // by node: is it needed?
+    {"lower", lower_nodes},           // nodes -> steps
+    {"segments", form_segments},      // steps -> segments, each cut along one axis
+    {"tiling", choose_tiles},         // where the tiles begin and end
+    {"scratch", place_scratch},       // temporaries that live in a worker's scratch
     {"dependences", find_dependences},
 };
 
@@ -35,14 +39,15 @@ std::vector<uint32_t> index_accesses(const std::vector<Node>& nodes) {
 
 }  // namespace
 
-PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print, bool verify) {
+PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print,
+                const CompileOptions& options) {
   static std::atomic<uint64_t> next_id{1};
-  Compilation c{nodes, print, index_accesses(nodes), {}, {}};
+  Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, 0, {}};
   c.plan.id = next_id.fetch_add(1, std::memory_order_relaxed);
   c.plan.node_count = nodes.size();
   for (const Pass& pass : kPasses) {
     pass.run(c);
-    if (verify) {
+    if (options.verify) {
       verify_compilation(c, pass.name);
     }
   }

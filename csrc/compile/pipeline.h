@@ -1,8 +1,11 @@
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "compile/fingerprint.h"
+#include "compile/options.h"
 #include "compile/plan.h"
 
 namespace tiledev {
@@ -11,16 +14,24 @@ namespace tiledev {
 struct Compilation {
   const std::vector<Node>& nodes;
   const Fingerprint& print;
+  const CompileOptions& options;
   std::vector<uint32_t> first_access;  // of each node, into print.accesses
   std::vector<uint8_t> live;           // by node
+  std::vector<Step> steps;             // the live nodes, taken apart, in program order
+  uint32_t internal_buffers = 0;       // temporaries that no node knows; numbered after the others
   Plan plan;
 };
 
-// Compiles a list of nodes. With `verify` the plan is checked after every pass.
-PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print, bool verify);
+// Compiles a list of nodes. With `options.verify` the plan is checked after every pass.
+PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print,
+                const CompileOptions& options);
 
 // The passes, in order; see pipeline.cpp for the list.
 void find_dead_nodes(Compilation& c);
+void lower_nodes(Compilation& c);
+void form_segments(Compilation& c);
+void choose_tiles(Compilation& c);
+void place_scratch(Compilation& c);
 void find_dependences(Compilation& c);
 
 }  // namespace tiledev

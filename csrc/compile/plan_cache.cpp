@@ -4,7 +4,8 @@
 
 namespace tiledev {
 
-PlanPtr PlanCache::get(const std::vector<Node>& nodes, const Fingerprint& print, bool verify) {
+PlanPtr PlanCache::get(const std::vector<Node>& nodes, const Fingerprint& print,
+                       const CompileOptions& options) {
   const auto [begin, end] = index_.equal_range(print.hash);
   for (auto it = begin; it != end; ++it) {
     if (it->second->words == print.words) {
@@ -14,7 +15,7 @@ PlanPtr PlanCache::get(const std::vector<Node>& nodes, const Fingerprint& print,
     }
   }
   ++stats_.misses;
-  PlanPtr plan = compile(nodes, print, verify);
+  PlanPtr plan = compile(nodes, print, options);
   entries_.push_front({print.words, print.hash, plan});
   index_.emplace(print.hash, entries_.begin());
   words_ += print.words.size();

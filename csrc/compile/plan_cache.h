@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "compile/fingerprint.h"
+#include "compile/options.h"
 #include "compile/plan.h"
 
 namespace tiledev {
@@ -21,7 +22,8 @@ class PlanCache {
   };
 
   // The plan for `nodes`, compiled unless one of the same structure is kept.
-  PlanPtr get(const std::vector<Node>& nodes, const Fingerprint& print, bool verify);
+  PlanPtr get(const std::vector<Node>& nodes, const Fingerprint& print,
+              const CompileOptions& options);
 
   Stats stats() const;
   void reset_stats();

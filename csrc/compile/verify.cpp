@@ -2,31 +2,23 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <string_view>
+#include <unordered_map>
 
 namespace tiledev {
 
 namespace {
 
+// A live node must not read what a dropped node should have written.
 void verify_live_nodes(const Compilation& c, const char* pass) {
-  std::vector<uint8_t> live(c.nodes.size(), 0);
-  uint32_t previous = 0;
-  for (const PlanTask& task : c.plan.tasks) {
-    TORCH_INTERNAL_ASSERT(task.node < c.nodes.size() && task.node >= previous, "[", pass,
-                          "] tasks do not follow program order at node ", task.node);
-    previous = task.node;
-    live[task.node] = 1;
-  }
-  TORCH_INTERNAL_ASSERT(c.plan.tasks.size() + c.plan.dropped.size() == c.nodes.size(), "[", pass,
-                        "] nodes are neither live nor dropped");
-  // A live node must not read what a dropped node should have written.
   std::vector<uint8_t> missing(c.print.outlives.size(), 0);
   for (size_t i = 0; i < c.nodes.size(); ++i) {
     const uint32_t* access = c.print.accesses.data() + c.first_access[i];
     for_each_access(c.nodes[i], [&](const Buffer&, bool reads, bool writes, bool) {
-      TORCH_INTERNAL_ASSERT(!(live[i] && reads && missing[*access]), "[", pass, "] node ", i, " (",
-                            c.nodes[i].name(), ") reads what a dropped node writes");
-      if (!live[i] && writes) {
+      TORCH_INTERNAL_ASSERT(!(c.live[i] && reads && missing[*access]), "[", pass, "] node ", i,
+                            " (", c.nodes[i].name(), ") reads what a dropped node writes");
+      if (!c.live[i] && writes) {
         missing[*access] = 1;
       }
       ++access;
@@ -38,51 +30,177 @@ void verify_live_nodes(const Compilation& c, const char* pass) {
   }
 }
 
-// Every pair of accesses to one buffer with a write among them is ordered by a path of edges. With
-// program order as a topological order it is enough to compare each access with the last writer,
-// and each write with the reads since: these are direct edges.
-void verify_hazards(const Compilation& c, const char* pass) {
+// In which segment, and where in it, the parts of a node run: the first and the last of them.
+struct Place {
+  int64_t first = -1;
+  int64_t last = -1;
+};
+
+std::vector<Place> places(const Compilation& c) {
+  std::vector<Place> result(c.nodes.size());
+  int64_t time = 0;
+  for (const Segment& segment : c.plan.segments) {
+    for (const Step& step : segment.steps) {
+      Place& place = result[step.node];
+      place.first = place.first < 0 ? time : place.first;
+      place.last = time++;
+    }
+  }
+  return result;
+}
+
+// Segments run in an order that keeps every pair of accesses to one buffer, with a write among
+// them, in program order. (Parts of nodes that were taken apart are checked by their tensors.)
+void verify_order(const Compilation& c, const char* pass) {
   struct State {
     int64_t writer = -1;
     std::vector<uint32_t> readers;
   };
+  const std::vector<Place> place = places(c);
   std::vector<State> states(c.print.outlives.size());
-  const auto has_edge = [&](uint32_t from, uint32_t to) {
-    for (const uint32_t successor : c.plan.tasks[from].successors) {
-      if (successor == to) {
-        return true;
-      }
-    }
-    return from == to;
+  const auto check = [&](int64_t before, uint32_t after) {
+    const bool parted = place[before].first != place[before].last ||
+                        place[after].first != place[after].last;
+    TORCH_INTERNAL_ASSERT(parted || place[before].last < place[after].first, "[", pass, "] node ",
+                          after, " (", c.nodes[after].name(), ") runs before node ", before, " (",
+                          c.nodes[before].name(), "), which it depends on");
   };
-  for (uint32_t t = 0; t < c.plan.tasks.size(); ++t) {
-    const uint32_t node = c.plan.tasks[t].node;
-    const uint32_t* access = c.print.accesses.data() + c.first_access[node];
-    for_each_access(c.nodes[node], [&](const Buffer&, bool, bool writes, bool) {
+  for (uint32_t n = 0; n < c.nodes.size(); ++n) {
+    if (!c.live[n]) {
+      continue;
+    }
+    TORCH_INTERNAL_ASSERT(place[n].first >= 0, "[", pass, "] live node ", n, " runs nowhere");
+    const uint32_t* access = c.print.accesses.data() + c.first_access[n];
+    for_each_access(c.nodes[n], [&](const Buffer&, bool, bool writes, bool) {
       State& state = states[*access++];
-      TORCH_INTERNAL_ASSERT(state.writer < 0 || has_edge(state.writer, t), "[", pass, "] task ", t,
-                            " (", c.nodes[node].name(), ") does not wait for the writer ",
-                            state.writer);
-      if (writes) {
+      if (state.writer >= 0 && state.writer != n) {
+        check(state.writer, n);
+      }
+      if (!writes) {
+        state.readers.push_back(n);
+        return;
+      }
+      for (const uint32_t reader : state.readers) {
+        if (reader != n) {
+          check(reader, n);
+        }
+      }
+      state.readers.clear();
+      state.writer = n;
+    });
+  }
+}
+
+void verify_tiles(const Segment& segment, const char* pass) {
+  if (!segment.tiled() || segment.bounds.empty()) {
+    return;
+  }
+  TORCH_INTERNAL_ASSERT(segment.bounds.front() == 0 && segment.bounds.back() == segment.extent,
+                        "[", pass, "] tiles do not cover their axis");
+  for (size_t t = 0; t + 1 < segment.bounds.size(); ++t) {
+    TORCH_INTERNAL_ASSERT(segment.bounds[t] < segment.bounds[t + 1], "[", pass,
+                          "] a tile is empty");
+  }
+  for (const Step& step : segment.steps) {
+    const auto check = [&](const View& view) {
+      TORCH_INTERNAL_ASSERT(
+          view.cut_dim < 0 || view.meta.sizes[view.cut_dim] == view.factor * segment.extent, "[",
+          pass, "] a view of ", step.signature->op->name, " is not cut along its segment's axis");
+      TORCH_INTERNAL_ASSERT(!view.written || view.cut_dim >= 0 || view.partial || view.discarded,
+                            "[", pass, "] tiles of ", step.signature->op->name,
+                            " would write the same memory");
+    };
+    std::for_each(step.operands.begin(), step.operands.end(), check);
+    std::for_each(step.outputs.begin(), step.outputs.end(), check);
+  }
+}
+
+// No two temporaries that live at the same time share a byte of scratch, unless one is written over
+// the other by the step that ends it.
+void verify_scratch(const Segment& segment, const char* pass) {
+  struct Interval {
+    uint32_t first, last;
+    int64_t at;
+  };
+  std::unordered_map<uint32_t, Interval> intervals;
+  for (uint32_t i = 0; i < segment.steps.size(); ++i) {
+    const auto note = [&](const View& view) {
+      if (view.scratch) {
+        auto [it, fresh] = intervals.emplace(view.buffer, Interval{i, i, view.scratch_at});
+        it->second.last = i;
+        TORCH_INTERNAL_ASSERT(it->second.at == view.scratch_at && view.scratch_at >= 0, "[", pass,
+                              "] a temporary has two places");
+        TORCH_INTERNAL_ASSERT(view.scratch_at < segment.scratch_bytes ||
+                                  view.meta.storage_nbytes() == 0,
+                              "[", pass, "] a temporary lies beyond the scratch");
+      }
+    };
+    const Step& step = segment.steps[i];
+    std::for_each(step.operands.begin(), step.operands.end(), note);
+    std::for_each(step.outputs.begin(), step.outputs.end(), note);
+  }
+  for (const auto& [a, x] : intervals) {
+    for (const auto& [b, y] : intervals) {
+      const bool apart = x.last < y.first || y.last < x.first || x.last == y.first ||
+                         y.last == x.first || x.at != y.at;
+      TORCH_INTERNAL_ASSERT(a == b || apart, "[", pass, "] two live temporaries share scratch");
+    }
+  }
+}
+
+// Every pair of accesses of two segments to one buffer, with a write among them, has an edge.
+void verify_edges(const Compilation& c, const char* pass) {
+  struct State {
+    int64_t writer = -1;
+    std::vector<uint32_t> readers;
+  };
+  std::vector<State> states(c.print.outlives.size() + c.internal_buffers);
+  const auto check = [&](int64_t from, uint32_t to) {
+    const auto& successors = c.plan.segments[from].successors;
+    TORCH_INTERNAL_ASSERT(
+        from == to || std::find(successors.begin(), successors.end(), to) != successors.end(), "[",
+        pass, "] segment ", to, " does not wait for segment ", from);
+  };
+  for (uint32_t s = 0; s < c.plan.segments.size(); ++s) {
+    for (const Step& step : c.plan.segments[s].steps) {
+      const auto visit = [&](const View& view) {
+        State& state = states[view.buffer];
+        if (state.writer >= 0) {
+          check(state.writer, s);
+        }
+        if (!view.written) {
+          state.readers.push_back(s);
+          return;
+        }
         for (const uint32_t reader : state.readers) {
-          TORCH_INTERNAL_ASSERT(has_edge(reader, t), "[", pass, "] task ", t, " (",
-                                c.nodes[node].name(), ") overwrites what ", reader, " reads");
+          check(reader, s);
         }
         state.readers.clear();
-        state.writer = t;
-      } else {
-        state.readers.push_back(t);
-      }
-    });
+        state.writer = s;
+      };
+      std::for_each(step.operands.begin(), step.operands.end(), visit);
+      std::for_each(step.outputs.begin(), step.outputs.end(), visit);
+    }
   }
 }
 
 }  // namespace
 
 void verify_compilation(const Compilation& c, const char* pass) {
-  verify_live_nodes(c, pass);
-  if (std::string_view(pass) != "dead_nodes") {
-    verify_hazards(c, pass);
+  const std::string_view name = pass;
+  if (name == "dead_nodes") {
+    verify_live_nodes(c, pass);
+  }
+  if (name == "dead_nodes" || name == "lower") {
+    return;
+  }
+  verify_order(c, pass);
+  for (const Segment& segment : c.plan.segments) {
+    verify_tiles(segment, pass);
+    verify_scratch(segment, pass);
+  }
+  if (name == "dependences") {
+    verify_edges(c, pass);
   }
 }
 

@@ -21,6 +21,9 @@ ArgKind arg_kind(const c10::Argument& arg) {
       if (element->kind() == c10::TypeKind::TensorType) {
         return ArgKind::kTensorList;
       }
+      if (element->kind() == c10::TypeKind::NumberType) {
+        return ArgKind::kScalarList;
+      }
       const auto optional = element->cast<c10::OptionalType>();
       if (optional && optional->getElementType()->kind() == c10::TypeKind::TensorType) {
         return ArgKind::kOptionalTensorList;
@@ -72,6 +75,7 @@ OpTraits::OpTraits(const c10::OperatorHandle& handle)
     args.push_back({arg_kind(arg), written(arg), is_out_argument(arg)});
     resizes |= written(arg) && is_out_argument(arg);
   }
+  is_out_form = resizes;
   in_place_only = !resizes;
   for (const auto& ret : schema.returns()) {
     ReturnTraits traits;

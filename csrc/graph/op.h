@@ -16,6 +16,7 @@ enum class ArgKind : uint8_t {
   kGenerator,           // Generator?: ordered by its stream's token
   kDevice,              // Device?: replaced by the executing device
   kScalar,              // Scalar, float: its type is part of a signature, its value is not
+  kScalarList,          // Scalar[]: as kScalar, for each element
   kConstant,            // all else: part of the signature
 };
 
@@ -48,6 +49,7 @@ struct OpTraits {
   std::vector<ArgTraits> args;
   std::vector<ReturnTraits> returns;
   Handling handling = Handling::kRecord;
+  bool is_out_form = false;       // it has out= arguments
   bool in_place_only = false;      // every return is a written argument, and nothing is resized
   bool scalars_in_key = false;     // a Scalar's value decides a shape or an error (arange, pow)
   bool accepts_cpu_index = false;  // index tensors may live on the host

@@ -49,6 +49,14 @@ void append_string(std::vector<int64_t>& key, std::string_view text) {
   }
 }
 
+int64_t scalar_type_tag(const c10::IValue& value) {
+  return value.isNone()            ? kNone
+         : value.isBool()          ? kBool
+         : value.isInt()           ? kInt
+         : value.isComplexDouble() ? kComplex
+                                   : kDouble;
+}
+
 }  // namespace
 
 void set_default_stream(const RandomStream& (*get)()) {
@@ -100,6 +108,9 @@ CallView::CallView(const OpTraits& op, c10::ArrayRef<c10::IValue> args)
       }
       case ArgKind::kScalar:
         add_scalar(arg);
+        break;
+      case ArgKind::kScalarList:
+        add_scalar_list(arg);
         break;
       case ArgKind::kGenerator:
         add_generator(arg);
@@ -164,13 +175,21 @@ void CallView::add_scalar(const c10::IValue& value) {
   if (op_.scalars_in_key) {
     add_constant(value);
   } else {
-    const int64_t type = value.isNone()            ? kNone
-                         : value.isBool()          ? kBool
-                         : value.isInt()           ? kInt
-                         : value.isComplexDouble() ? kComplex
-                                                   : kDouble;
     key_.push_back(kScalarTag);
-    key_.push_back(type);
+    key_.push_back(scalar_type_tag(value));
+  }
+  values_.push_back(value);
+}
+
+void CallView::add_scalar_list(const c10::IValue& value) {
+  key_.push_back(kListTag);
+  if (!value.isList()) {
+    key_.push_back(kNone);
+  } else {
+    for (const c10::IValue& element : value.toListRef()) {
+      key_.push_back(scalar_type_tag(element));
+    }
+    key_.push_back(kListTag);
   }
   values_.push_back(value);
 }
@@ -256,6 +275,7 @@ void CallView::describe(Signature& signature) const {
         }
         break;
       case ArgKind::kScalar:
+      case ArgKind::kScalarList:
       case ArgKind::kGenerator:
         slot.begin = value++;
         break;

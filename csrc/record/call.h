@@ -36,6 +36,7 @@ class CallView {
   void add_tensor(const at::Tensor& tensor, const ArgTraits& traits);
   void add_value_tensor(const at::Tensor& tensor);
   void add_scalar(const c10::IValue& value);
+  void add_scalar_list(const c10::IValue& value);
   void add_generator(const c10::IValue& value);
   void add_constant(const c10::IValue& value);
   [[noreturn]] void reject(const at::Tensor& tensor) const;

@@ -1,5 +1,6 @@
 #include "record/session.h"
 
+#include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <pthread.h>
@@ -189,13 +190,31 @@ void Session::append_host_call(std::string name, const BufferPtr& token,
 
 // ---- flushing ---------------------------------------------------------------------------------
 
+CompileOptions Session::compile_options() {
+  CompileOptions options;
+  options.workers = executor().workers();
+  options.mode = tiling_mode_;
+  options.deterministic = at::globalContext().deterministicAlgorithms();
+  options.verify = verify_;
+  return options;
+}
+
+void Session::set_tiling_mode(TilingMode mode) {
+  const std::lock_guard lock(mutex_);
+  if (tiling_mode_ != mode) {
+    tiling_mode_ = mode;
+    plans_.clear();
+  }
+}
+
 void Session::compile_nodes(std::vector<Node> nodes) {
   if (nodes.empty()) {
     return;
   }
   const Fingerprint print = fingerprint(nodes);
   const uint64_t misses = plans_.stats().misses;
-  PlanPtr plan = plans_.get(nodes, print, verify_);
+  PlanPtr plan = plans_.get(nodes, print, compile_options());
+  last_plan_ = plan;
   nodes_dropped_ += static_cast<int64_t>(plan->dropped.size());
   if (settings_.verbose > 0) {
     std::cerr << "[tiledev] plan " << plan->id
@@ -292,6 +311,11 @@ std::vector<std::string> Session::pending_op_names() {
     }
   });
   return names;
+}
+
+PlanPtr Session::last_plan() {
+  const std::lock_guard lock(mutex_);
+  return last_plan_;
 }
 
 void Session::inspect(const std::function<void(const std::vector<Node>&)>& f) {

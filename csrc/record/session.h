@@ -60,6 +60,7 @@ class Session {
   bool has_pending();
   bool busy();  // something is pending or runs
   std::vector<std::string> pending_op_names();
+  PlanPtr last_plan();  // of the last flush, or null
   // Calls f(nodes) under the lock.
   void inspect(const std::function<void(const std::vector<Node>&)>& f);
 
@@ -70,6 +71,9 @@ class Session {
   void wait_all();
   // Puts work that is no ATen op into program order, ordered by `token`.
   void append_host_call(std::string name, const BufferPtr& token, std::function<void()> body);
+
+  // Plans made from now on; those made before are forgotten.
+  void set_tiling_mode(TilingMode mode);
 
   bool set_eager(bool eager);
   bool eager() const { return eager_.load(std::memory_order_relaxed); }
@@ -96,6 +100,7 @@ class Session {
   Session();
   Executor& executor();                          // needs the lock; makes it
   std::shared_ptr<Executor> running_executor();  // null if there is none
+  CompileOptions compile_options();              // needs the lock
   void compile_nodes(std::vector<Node> nodes);   // needs the lock
   void submit_compiled();                        // needs the lock
   void throttle();
@@ -109,12 +114,14 @@ class Session {
   Graph graph_;
   PlanCache plans_;
   std::vector<Compiled> compiled_;
+  PlanPtr last_plan_;
   std::shared_ptr<Executor> executor_;
   std::atomic<bool> executor_ready_{false};
   std::atomic<bool> over_limit_{false};
   std::atomic<bool> eager_{false};
   std::atomic<bool> touched_{false};  // a fork from now on has lost something
   bool verify_ = false;
+  TilingMode tiling_mode_ = TilingMode::kAuto;
 
   std::map<std::string, int64_t> fallbacks_;
   std::vector<std::pair<const OpTraits*, int64_t>> recorded_;  // by OpTraits::id

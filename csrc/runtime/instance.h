@@ -13,6 +13,7 @@
 
 #include "compile/plan.h"
 #include "graph/buffer.h"
+#include "runtime/segment_run.h"
 
 // One run of a plan in the native executor, and how tasks of different plans and waiting threads
 // follow each other.
@@ -53,15 +54,26 @@ struct Follower {
 
 inline Follower* const kClosed = reinterpret_cast<Follower*>(uintptr_t{1});
 
+// A segment of a plan in one of its runs.
 struct TaskState {
   std::atomic<int64_t> waiting{0};  // predecessors that have not finished, plus one until submitted
   std::atomic<Follower*> followers{nullptr};
+  std::atomic<bool> started{false};
+  SegmentRun run;
 };
 
 // One run of a plan.
 struct Instance final : c10::intrusive_ptr_target {
   Instance(PlanPtr p, std::vector<Node> n)
-      : plan(std::move(p)), nodes(std::move(n)), tasks(plan->tasks.size()), left(tasks.size()) {}
+      : plan(std::move(p)),
+        nodes(std::move(n)),
+        tasks(plan->segments.size()),
+        shared(plan->shared.size()),
+        left(tasks.size()) {
+    for (size_t i = 0; i < shared.size(); ++i) {
+      shared[i].store(plan->shared[i].segments, std::memory_order_relaxed);
+    }
+  }
 
   ~Instance() override {
     for (auto& state : tasks) {
@@ -74,7 +86,8 @@ struct Instance final : c10::intrusive_ptr_target {
 
   PlanPtr plan;
   std::vector<Node> nodes;
-  std::vector<TaskState> tasks;
+  std::vector<TaskState> tasks;                // by segment
+  std::vector<std::atomic<uint32_t>> shared;   // segments that still need a node (Plan::shared)
   std::atomic<size_t> left;  // tasks that have not finished
 };
 

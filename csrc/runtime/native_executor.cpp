@@ -6,7 +6,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
-#include <exception>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -14,7 +14,6 @@
 #include "runtime/executor.h"
 #include "runtime/instance.h"
 #include "runtime/intra_op.h"
-#include "runtime/task_body.h"
 
 namespace tiledev {
 
@@ -41,6 +40,7 @@ class NativeExecutor final : public Executor {
     std::mutex mutex;
     std::deque<TaskRef> tasks;
     std::thread thread;
+    Scratch scratch;  // of the worker's thread alone
   };
 
   void link_entries(const InstancePtr& instance);
@@ -51,9 +51,11 @@ class NativeExecutor final : public Executor {
   TaskRef wait_for_task(size_t worker);
   void work(size_t worker);
   TaskRef run(TaskRef task, size_t worker);
-  void execute(Node& node);
+  void start(const TaskRef& task, size_t worker);
+  void run_unit(const TaskRef& task, uint32_t unit, size_t worker, bool& last);
   TaskRef complete(const TaskRef& task, size_t worker);
-  void fail(const Node& node, std::shared_ptr<RunError> error);
+  void finish(const TaskRef& task);
+  void release_nodes(Instance& instance, const Segment& segment);
   void task_done(Instance& instance);
 
   std::vector<std::unique_ptr<Worker>> workers_;
@@ -108,6 +110,9 @@ Executor::Stats NativeExecutor::stats() const {
 // ---- submitting -------------------------------------------------------------------------------
 
 void NativeExecutor::submit(PlanPtr plan, std::vector<Node> nodes) {
+  if (!plan->companion) {
+    plan->companion = std::make_shared<FramePool>(*plan);
+  }
   auto instance = c10::make_intrusive<Instance>(std::move(plan), std::move(nodes));
   const size_t count = instance->tasks.size();
   for (const uint32_t dropped : instance->plan->dropped) {
@@ -117,7 +122,7 @@ void NativeExecutor::submit(PlanPtr plan, std::vector<Node> nodes) {
     return;
   }
   for (size_t t = 0; t < count; ++t) {
-    instance->tasks[t].waiting.store(instance->plan->tasks[t].predecessors + 1,
+    instance->tasks[t].waiting.store(instance->plan->segments[t].predecessors + 1,
                                      std::memory_order_relaxed);
   }
   unfinished_.fetch_add(count, std::memory_order_acq_rel);
@@ -142,7 +147,7 @@ void NativeExecutor::link_entries(const InstancePtr& instance) {
     if (use == nullptr) {
       continue;
     }
-    const TaskRef later{instance, entry.task};
+    const TaskRef later{instance, entry.segment};
     if (use->writer) {
       follow(use->writer, later);
     }
@@ -236,7 +241,6 @@ TaskRef NativeExecutor::wait_for_task(size_t worker) {
 
 void NativeExecutor::work(size_t worker) {
   c10::setThreadName("tiledev_" + std::to_string(worker));
-  set_intra_op_threads(workers());
   while (TaskRef task = wait_for_task(worker)) {
     while (task) {
       task = run(std::move(task), worker);
@@ -244,79 +248,83 @@ void NativeExecutor::work(size_t worker) {
   }
 }
 
-// Runs a task and returns one that became ready through it, for the same worker.
+// The first worker that meets a segment looks whether its inputs have failed, and calls the others
+// if there is something to share.
+void NativeExecutor::start(const TaskRef& task, size_t worker) {
+  const Segment& segment = task.instance->plan->segments[task.task];
+  SegmentRun& run = task.instance->tasks[task.task].run;
+  if (cancelled_.load(std::memory_order_acquire)) {
+    run.cancel(segment, cancelled_error_);
+  } else {
+    run.prepare(segment, task.instance->nodes);
+  }
+  const size_t helpers = std::min(segment.units(), workers_.size()) - 1;
+  for (size_t i = 1; i <= helpers; ++i) {
+    push((worker + i) % workers_.size(), task);
+  }
+}
+
+// Takes units of a segment until there are none left. The worker that finishes the last one returns
+// a task that became ready through it.
 TaskRef NativeExecutor::run(TaskRef task, size_t worker) {
-  Node& node = task.instance->nodes[task.instance->plan->tasks[task.task].node];
-  execute(node);
-  node = Node{};  // the last reference to a temporary frees its memory here
+  TaskState& state = task.instance->tasks[task.task];
+  const Segment& segment = task.instance->plan->segments[task.task];
+  if (!state.started.exchange(true, std::memory_order_acq_rel)) {
+    start(task, worker);
+  }
+  bool last = false;
+  uint32_t unit = 0;
+  while (state.run.claim(segment, unit)) {
+    run_unit(task, unit, worker, last);
+  }
+  if (!last) {
+    return {};
+  }
+  finish(task);
   return complete(task, worker);
 }
 
 // Whole ops use as many threads as they would outside of the executor, whatever else runs: timing
 // must not decide how a sum is rounded. Large ones take turns, since each has use for all cores.
-bool is_wide(const Node& node) {
-  constexpr int64_t kWide = 32768;  // ATen's own grain size
-  return node.signature && node.signature->work > kWide;
-}
-
-// The error of something that the node would read, if any.
-std::shared_ptr<RunError> inherited_error(const Node& node) {
-  for (size_t i = 0; i < node.operands.size(); ++i) {
-    const Buffer& buffer = *node.operands[i].buffer;
-    if (buffer.poisoned() && !node.replaces(i)) {
-      return buffer.error;
-    }
-  }
-  return {};
-}
-
-void forget_replaced_errors(const Node& node) {
-  for (size_t i = 0; i < node.operands.size(); ++i) {
-    Buffer& buffer = *node.operands[i].buffer;
-    if (buffer.error && node.replaces(i)) {
-      buffer.error.reset();
-    }
-  }
-}
-
-void NativeExecutor::execute(Node& node) {
-  if (cancelled_.load(std::memory_order_acquire)) {
-    tasks_skipped_.fetch_add(1, std::memory_order_relaxed);
-    fail(node, cancelled_error_);
-    return;
-  }
-  if (auto inherited = inherited_error(node)) {
-    tasks_skipped_.fetch_add(1, std::memory_order_relaxed);
-    fail(node, inherited);
-    return;
-  }
+void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker, bool& last) {
+  Instance& instance = *task.instance;
+  const Segment& segment = instance.plan->segments[task.task];
+  auto& frames = static_cast<FramePool&>(*instance.plan->companion);
   std::unique_lock<std::mutex> wide;
-  if (is_wide(node)) {
+  if (segment.wide) {
     wide = std::unique_lock(wide_mutex_);
   }
-  try {
-    run_node(node);
-    forget_replaced_errors(node);
-    tasks_run_.fetch_add(1, std::memory_order_relaxed);
-  } catch (...) {
-    auto error = std::make_shared<RunError>();
-    error->exception = std::current_exception();
-    error->op = node.name();
-    error->location = node.location;
-    tasks_failed_.fetch_add(1, std::memory_order_relaxed);
-    fail(node, error);
-    const std::lock_guard lock(error_mutex_);
-    errors_.push_back(std::move(error));
-  }
+  set_intra_op_threads(segment.tiled() ? 1 : workers());
+  auto frame = frames.take(task.task);
+  last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, *frame,
+                                                 workers_[worker]->scratch);
+  frames.give_back(task.task, std::move(frame));
 }
 
-void NativeExecutor::fail(const Node& node, std::shared_ptr<RunError> error) {
-  for_each_access(node, [&](Buffer& buffer, bool, bool writes, bool) {
-    // A generator goes on after a failed op, as it does on the CPU.
-    if (writes && &buffer != node.token.get()) {
-      buffer.error = error;
+void NativeExecutor::finish(const TaskRef& task) {
+  Instance& instance = *task.instance;
+  const Segment& segment = instance.plan->segments[task.task];
+  auto outcome = instance.tasks[task.task].run.finish(segment, instance.nodes);
+  tasks_run_.fetch_add(outcome.run, std::memory_order_relaxed);
+  if (outcome.failed + outcome.skipped > 0) {
+    tasks_failed_.fetch_add(outcome.failed, std::memory_order_relaxed);
+    tasks_skipped_.fetch_add(outcome.skipped, std::memory_order_relaxed);
+    const std::lock_guard lock(error_mutex_);
+    std::move(outcome.errors.begin(), outcome.errors.end(), std::back_inserter(errors_));
+  }
+  release_nodes(instance, segment);
+}
+
+// The last reference to a temporary frees its memory here.
+void NativeExecutor::release_nodes(Instance& instance, const Segment& segment) {
+  for (const uint32_t node : segment.last_use_of) {
+    instance.nodes[node] = Node{};
+  }
+  for (const uint32_t index : segment.shares) {
+    if (instance.shared[index].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      instance.nodes[instance.plan->shared[index].node] = Node{};
     }
-  });
+  }
 }
 
 TaskRef NativeExecutor::complete(const TaskRef& task, size_t worker) {
@@ -332,7 +340,7 @@ TaskRef NativeExecutor::complete(const TaskRef& task, size_t worker) {
       push(worker, ready);
     }
   };
-  for (const uint32_t successor : instance.plan->tasks[task.task].successors) {
+  for (const uint32_t successor : instance.plan->segments[task.task].successors) {
     release({task.instance, successor});
   }
   Follower* follower =

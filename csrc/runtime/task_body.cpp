@@ -80,6 +80,7 @@ class Call {
         break;
       }
       case ArgKind::kScalar:
+      case ArgKind::kScalarList:
       case ArgKind::kGenerator:
         stack_.emplace_back(node_.values[slot.begin]);
         break;

@@ -1,0 +1,1 @@
+"""Benchmarks of tiledev against its rivals: `python -m benchmarks.compare --help`."""

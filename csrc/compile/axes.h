@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "compile/step.h"
+
+namespace tiledev {
+
+// An axis that a step walks: where it appears in the step's tensors.
+struct Axis {
+  int64_t extent = 0;
+  bool reduced = false;          // some output lacks it: its tiles are combined
+  std::vector<int8_t> dims;      // by tensor (operands, then fresh outputs): its dimension, or -1
+};
+
+// The axes of a step that tiles may cut, and the shapes of its tensors that they refer to.
+struct StepAxes {
+  std::vector<TensorMeta> metas;  // by tensor: operands, then fresh outputs
+  std::vector<Axis> axes;         // outermost first
+  c10::SmallVector<std::pair<uint32_t, c10::IValue>, 1> patches;
+  char extent_letter = 0;
+  int extent_axis = -1;  // the axis that an integer argument repeats
+};
+
+// By the op's rule; empty if the step must run whole.
+std::optional<StepAxes> find_axes(const Step& step);
+
+// The same with neighbouring axes merged that lie one behind the other in every tensor: [b, s, d]
+// becomes [b * s * d] for an elementwise op on contiguous tensors. Nothing if none can be merged.
+std::optional<StepAxes> collapse(const Step& step, const StepAxes& axes);
+
+}  // namespace tiledev

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "compile/options.h"
+
+// The measured numbers that tiling goes by. Measured on 2 cores of Zen 3 (512 KiB of L2 each, 32 MiB
+// of L3 shared), torch 2.13, with benchmarks/compare.py.
+
+namespace tiledev {
+
+// Ops of at most this size run one after the other in one task: handing over costs more (1-2 us).
+inline constexpr int64_t kSmallWork = 32768;  // elements; ATen's own grain size
+inline constexpr double kSmallFlops = 4e6;
+inline constexpr int64_t kChainWork = 16 * kSmallWork;  // of all ops of such a task
+
+// What the tile of a segment should occupy of the cache.
+inline constexpr int64_t kTileBytes = 384 << 10;         // elementwise: inside of L2
+inline constexpr int64_t kProductTileBytes = 4 << 20;    // with matrix products: inside of L3
+inline constexpr double kProductTileFlops = 2e7;         // below this BLAS loses speed
+inline constexpr double kFlopsPerByte = 4;               // above this products decide
+
+// Tiles for each worker, so that a slow core holds nobody up.
+inline constexpr int64_t kTilesPerWorker = 4;
+// Lanes where tiles must not depend on the number of workers.
+inline constexpr int kFixedLanes = 4;
+
+// How many workers tiles are chosen for.
+inline int planned_workers(const CompileOptions& options) {
+  if (options.mode == TilingMode::kTiny) {
+    return 1;
+  }
+  return options.deterministic ? kFixedLanes : std::max(1, options.workers);
+}
+
+}  // namespace tiledev

@@ -1,0 +1,110 @@
+#include "compile/explain.h"
+
+#include <array>
+#include <cstdio>
+#include <sstream>
+
+namespace tiledev {
+
+namespace {
+
+std::string bytes(int64_t count) {
+  static constexpr std::array kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
+  double value = static_cast<double>(count);
+  size_t unit = 0;
+  while (value >= 1024 && unit + 1 < kUnits.size()) {
+    value /= 1024;
+    ++unit;
+  }
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f %s" : "%.1f %s", value, kUnits[unit]);
+  return text.data();
+}
+
+std::string name_of(const Step& step) {
+  if (!step.signature) {
+    return "host call";
+  }
+  const std::string& name = step.signature->op->name;
+  const size_t colons = name.find("::");
+  const bool aten = name.rfind("aten::", 0) == 0;
+  return name.substr(aten ? colons + 2 : 0, name.find('.') - (aten ? colons + 2 : 0));
+}
+
+// "mm, relu x2, mm": the steps in order, repeated ones counted.
+std::string steps_of(const Segment& segment, size_t most) {
+  std::ostringstream out;
+  size_t shown = 0;
+  for (size_t i = 0; i < segment.steps.size();) {
+    const std::string name = name_of(segment.steps[i]);
+    size_t count = 0;
+    while (i < segment.steps.size() && name_of(segment.steps[i]) == name) {
+      ++count;
+      ++i;
+    }
+    if (shown++ == most) {
+      out << ", ...";
+      break;
+    }
+    out << (shown == 1 ? "" : ", ") << name;
+    if (count > 1) {
+      out << " x" << count;
+    }
+  }
+  return out.str();
+}
+
+std::string how(const Segment& segment) {
+  std::ostringstream out;
+  if (segment.tiled()) {
+    out << segment.tiles() << " tiles of " << segment.extent << " units";
+    if (segment.lanes > 0) {
+      out << " in " << segment.lanes << " lanes";
+    }
+  } else {
+    out << "whole (" << segment.whole_reason << ')';
+  }
+  return out.str();
+}
+
+std::string traffic(const Segment& segment) {
+  std::ostringstream out;
+  out << "reads " << bytes(segment.bytes_read) << ", writes " << bytes(segment.bytes_written)
+      << ", scratch " << bytes(segment.scratch_bytes);
+  return out.str();
+}
+
+}  // namespace
+
+std::string explain_text(const Plan& plan) {
+  std::ostringstream out;
+  size_t tiled = 0;
+  for (const Segment& segment : plan.segments) {
+    tiled += segment.tiled() ? 1 : 0;
+  }
+  out << "Plan " << plan.id << ": nodes=" << plan.node_count << ", dropped=" << plan.dropped.size()
+      << ", segments=" << plan.segments.size() << ", tiled=" << tiled << '\n';
+  for (size_t s = 0; s < plan.segments.size(); ++s) {
+    const Segment& segment = plan.segments[s];
+    out << "  " << s << ": " << segment.steps.size() << " ops, " << how(segment) << ", "
+        << traffic(segment) << "\n      " << steps_of(segment, 64) << '\n';
+  }
+  return out.str();
+}
+
+std::string explain_dot(const Plan& plan) {
+  std::ostringstream out;
+  out << "digraph plan {\n  node [shape=box];\n";
+  for (size_t s = 0; s < plan.segments.size(); ++s) {
+    const Segment& segment = plan.segments[s];
+    out << "  s" << s << " [label=\"" << s << ": " << steps_of(segment, 8) << "\\n" << how(segment)
+        << "\\n" << traffic(segment) << "\"" << (segment.tiled() ? ", style=bold" : "") << "];\n";
+    for (const uint32_t successor : segment.successors) {
+      out << "  s" << s << " -> s" << successor << ";\n";
+    }
+  }
+  out << "}\n";
+  return out.str();
+}
+
+}  // namespace tiledev

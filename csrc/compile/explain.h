@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compile/plan.h"
+
+namespace tiledev {
+
+// What a plan does, for people: a line for each segment and what it runs.
+std::string explain_text(const Plan& plan);
+
+// The same as a graph in Graphviz's language: segments, and what each waits for.
+std::string explain_dot(const Plan& plan);
+
+}  // namespace tiledev

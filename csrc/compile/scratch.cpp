@@ -1,0 +1,247 @@
+// Which temporaries live in a worker's scratch, and where. A buffer that only one segment touches
+// and that nobody outside can see never gets memory of its own: each worker holds the tile that it
+// works on.
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "compile/pipeline.h"
+
+namespace tiledev {
+
+namespace {
+
+constexpr int64_t kAlignment = 64;
+constexpr uint32_t kNoSegment = UINT32_MAX;
+
+struct Usage {
+  uint32_t segment = kNoSegment;
+  bool many = false;      // several segments use it
+  bool starts = false;    // the first access writes all of it
+  bool excluded = false;  // seen by a node that runs as recorded, partial, or not cut
+};
+
+template <typename F>
+void for_each_view(Step& step, F&& f) {
+  for (View& view : step.operands) {
+    f(view);
+  }
+  for (View& view : step.outputs) {
+    f(view);
+  }
+}
+
+class ScratchPlanner {
+ public:
+  explicit ScratchPlanner(Compilation& c)
+      : c_(c), usage_(c.print.outlives.size() + c.internal_buffers) {}
+
+  void run() {
+    for (uint32_t s = 0; s < c_.plan.segments.size(); ++s) {
+      for (Step& step : c_.plan.segments[s].steps) {
+        note(step, s);
+      }
+    }
+    for (Segment& segment : c_.plan.segments) {
+      place(segment);
+    }
+  }
+
+ private:
+  bool internal(uint32_t buffer) const { return buffer >= c_.print.outlives.size(); }
+
+  void note(Step& step, uint32_t s) {
+    const Segment& segment = c_.plan.segments[s];
+    for_each_view(step, [&](View& view) {
+      Usage& usage = usage_[view.buffer];
+      if (usage.segment == kNoSegment) {
+        usage.segment = s;
+        usage.starts = view.fresh || replaces(view);
+      }
+      usage.many |= usage.segment != s;
+      usage.excluded |= step.form == Step::Form::kNode || view.partial || segment.wide ||
+                        (segment.tiled() && view.cut_dim < 0 && !view.discarded) ||
+                        (segment.tiled() && view.span == 0 && !view.discarded);
+    });
+  }
+
+  bool replaces(const View& view) const {
+    return view.source.slot >= 0 && c_.nodes[view.source.node].replaces(view.source.slot);
+  }
+
+  bool eligible(uint32_t buffer) const {
+    const Usage& usage = usage_[buffer];
+    if (internal(buffer)) {
+      TORCH_INTERNAL_ASSERT(!usage.many, "[scratch] an internal buffer left its segment");
+      return true;
+    }
+    return usage.starts && !usage.many && !usage.excluded && !c_.print.outlives[buffer];
+  }
+
+  struct Interval {
+    uint32_t first = 0, last = 0;  // steps
+    int64_t nbytes = 0;
+    int64_t at = -1;
+  };
+
+  static int64_t longest_tile(const Segment& segment) {
+    int64_t longest = 0;
+    for (size_t t = 0; t + 1 < segment.bounds.size(); ++t) {
+      longest = std::max(longest, segment.bounds[t + 1] - segment.bounds[t]);
+    }
+    return longest;
+  }
+
+  // The bytes of a view's buffer that one tile needs.
+  static int64_t tile_bytes(const Segment& segment, const View& view) {
+    const auto total = static_cast<int64_t>(view.meta.storage_nbytes());
+    if (!segment.tiled() || view.span == 0) {
+      return total;
+    }
+    const int64_t span = view.span * static_cast<int64_t>(c10::elementSize(view.meta.dtype));
+    const int64_t periods = (total + span - 1) / span;
+    return periods * (span / segment.extent) * longest_tile(segment);
+  }
+
+  // What a run of the segment moves between memory and the cores, if the cache holds a tile.
+  static void count_traffic(Segment& segment) {
+    std::map<std::pair<uint32_t, int64_t>, std::pair<bool, bool>> seen;  // read, written
+    for (Step& step : segment.steps) {
+      for_each_view(step, [&](View& view) {
+        if (view.scratch) {
+          return;
+        }
+        const int64_t bytes =
+            view.meta.numel * static_cast<int64_t>(c10::elementSize(view.meta.dtype));
+        auto& [read, written] = seen[{view.buffer, bytes}];
+        read |= !view.written || !(view.fresh || view.overwritten);
+        written |= view.written;
+      });
+    }
+    for (const auto& [key, how] : seen) {
+      segment.bytes_read += how.first ? key.second : 0;
+      segment.bytes_written += how.second ? key.second : 0;
+    }
+  }
+
+  void place(Segment& segment) {
+    find_places(segment);
+    count_traffic(segment);
+  }
+
+  void find_places(Segment& segment) {
+    std::map<uint32_t, Interval> intervals;
+    for (uint32_t i = 0; i < segment.steps.size(); ++i) {
+      for_each_view(segment.steps[i], [&](View& view) {
+        if (!eligible(view.buffer)) {
+          return;
+        }
+        auto [it, fresh] = intervals.emplace(view.buffer, Interval{i, i, 0, -1});
+        it->second.last = i;
+        it->second.nbytes = std::max(it->second.nbytes, tile_bytes(segment, view));
+      });
+    }
+    if (intervals.empty()) {
+      return;
+    }
+    assign(segment, intervals);
+    for (Step& step : segment.steps) {
+      for_each_view(step, [&](View& view) {
+        if (auto it = intervals.find(view.buffer); it != intervals.end()) {
+          view.scratch = true;
+          view.scratch_at = it->second.at;
+        }
+      });
+    }
+  }
+
+  // First fit, in the order of steps.
+  void assign(Segment& segment, std::map<uint32_t, Interval>& intervals) {
+    std::vector<std::pair<uint32_t, Interval*>> order;
+    for (auto& [buffer, interval] : intervals) {
+      interval.nbytes = (interval.nbytes + kAlignment - 1) / kAlignment * kAlignment;
+      order.emplace_back(buffer, &interval);
+    }
+    std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) {
+      return a.second->first < b.second->first;
+    });
+    std::vector<Interval*> placed;
+    for (auto& [buffer, interval] : order) {
+      if (Interval* heir = dying_input(segment, intervals, buffer, *interval)) {
+        interval->at = heir->at;
+        std::erase(placed, heir);  // its place is taken over
+      } else {
+        interval->at = first_gap(placed, *interval);
+      }
+      placed.push_back(interval);
+      segment.scratch_bytes = std::max(segment.scratch_bytes, interval->at + interval->nbytes);
+    }
+  }
+
+  static int64_t first_gap(std::vector<Interval*>& placed, const Interval& interval) {
+    std::vector<std::pair<int64_t, int64_t>> taken;
+    for (const Interval* other : placed) {
+      if (other->last >= interval.first) {
+        taken.emplace_back(other->at, other->at + other->nbytes);
+      }
+    }
+    std::sort(taken.begin(), taken.end());
+    int64_t at = 0;
+    for (const auto& [begin, end] : taken) {
+      if (begin - at >= interval.nbytes) {
+        break;
+      }
+      at = std::max(at, end);
+    }
+    return at;
+  }
+
+  // An elementwise step may write its result over an input of the same shape that ends with it.
+  static Interval* dying_input(Segment& segment, std::map<uint32_t, Interval>& intervals,
+                               uint32_t buffer, const Interval& interval) {
+    const Step& step = segment.steps[interval.first];
+    if (step.form != Step::Form::kOut || step.outputs.size() != 1 ||
+        step.outputs[0].buffer != buffer) {
+      return nullptr;
+    }
+    const TileRule* rule = rule_of(*step.signature->op);
+    if (rule == nullptr || !rule->pointwise) {
+      return nullptr;
+    }
+    const View& out = step.outputs[0];
+    for (const View& in : step.operands) {
+      const auto it = intervals.find(in.buffer);
+      if (it == intervals.end() || it->second.last != interval.first ||
+          it->second.at < 0 || it->second.nbytes != interval.nbytes ||
+          in.meta.dtype != out.meta.dtype || in.offset != out.offset ||
+          in.meta.sizes != out.meta.sizes || in.meta.strides != out.meta.strides ||
+          in.cut_dim != out.cut_dim) {
+        continue;
+      }
+      size_t uses = 0;
+      for (const View& other : step.operands) {
+        uses += other.buffer == in.buffer && !(other.offset == in.offset &&
+                                               other.meta.strides == in.meta.strides) ? 1 : 0;
+      }
+      if (uses == 0) {
+        return &it->second;
+      }
+    }
+    return nullptr;
+  }
+
+  Compilation& c_;
+  std::vector<Usage> usage_;
+};
+
+}  // namespace
+
+void place_scratch(Compilation& c) {
+  ScratchPlanner(c).run();
+}
+
+}  // namespace tiledev

@@ -1,0 +1,426 @@
+// Which steps run together on a tile.
+//
+// Steps come in program order. Each goes to the earliest place that its dependences allow: into the
+// segment of its latest predecessor if its tiles line up with what the segment does, else into a
+// later one, else into a new one right behind. So independent steps never part a chain.
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <unordered_map>
+
+#include "compile/axes.h"
+#include "compile/cost_model.h"
+#include "compile/pipeline.h"
+
+namespace tiledev {
+
+namespace {
+
+// How the steps of a segment cut a buffer.
+struct Cut {
+  int64_t span = 0;    // in bytes; 0: not cut
+  bool plain = true;   // every access has this span, and stays within its tile
+  bool written = false;
+  bool partial = false;
+};
+
+struct Draft {
+  enum class Kind : uint8_t { kTiled, kChain, kWide };
+  Kind kind = Kind::kChain;
+  size_t position = 0;
+  int64_t extent = 0;
+  Segment segment;
+  std::unordered_map<uint32_t, Cut> cuts;
+};
+
+// A step's shapes and one of its axes.
+struct Candidate {
+  const StepAxes* axes;
+  size_t axis;
+};
+
+int64_t itemsize(const TensorMeta& meta) {
+  return static_cast<int64_t>(c10::elementSize(meta.dtype));
+}
+
+// The bytes after which the cut repeats, or 0 if the axis does not move through the buffer.
+int64_t span_of(const TensorMeta& meta, int dim) {
+  return dim < 0 ? 0 : meta.strides[dim] * meta.sizes[dim] * itemsize(meta);
+}
+
+// Whether unit u of the axis touches unit u of the buffer, and nothing else.
+bool stays_within_tile(const TensorMeta& meta, int64_t offset, int dim, int64_t extent) {
+  const int64_t span = meta.strides[dim] * meta.sizes[dim];
+  const int64_t unit = span / extent;
+  int64_t reach = offset % span + (meta.sizes[dim] / extent - 1) * meta.strides[dim];
+  for (size_t d = 0; d < meta.sizes.size(); ++d) {
+    if (static_cast<int>(d) == dim || meta.sizes[d] == 1) {
+      continue;
+    }
+    if (meta.strides[d] >= span) {
+      if (meta.strides[d] % span != 0) {
+        return false;
+      }
+    } else {
+      reach += (meta.sizes[d] - 1) * meta.strides[d];
+    }
+  }
+  return reach < unit;
+}
+
+class SegmentBuilder {
+ public:
+  explicit SegmentBuilder(Compilation& c)
+      : c_(c), states_(c.print.outlives.size() + c.internal_buffers) {}
+
+  void run() {
+    for (Step& step : c_.steps) {
+      place(step);
+    }
+    for (Draft* draft : order_) {
+      finish(*draft);
+      c_.plan.segments.push_back(std::move(draft->segment));
+    }
+    c_.steps.clear();
+  }
+
+ private:
+  struct State {
+    Draft* writer = nullptr;
+    c10::SmallVector<Draft*, 2> readers;
+  };
+
+  template <typename F>
+  static void for_each_view(Step& step, F&& f) {
+    for (size_t i = 0; i < step.operands.size(); ++i) {
+      f(step.operands[i], i);
+    }
+    for (size_t i = 0; i < step.outputs.size(); ++i) {
+      f(step.outputs[i], step.operands.size() + i);
+    }
+  }
+
+  // The node's token is a buffer without a view.
+  template <typename F>
+  void for_each_buffer(Step& step, F&& f) {
+    for_each_view(step, [&](const View& view, size_t) { f(view.buffer, view.written); });
+    const Node& node = c_.nodes[step.node];
+    if (node.token) {
+      f(c_.print.accesses[c_.first_access[step.node] + node.operands.size()], true);
+    }
+  }
+
+  // ---- where a step goes ------------------------------------------------------------------------
+
+  void place(Step& step) {
+    const int64_t first = first_position(step);
+    axes_ = c_.options.mode == TilingMode::kWhole || step.alone ? std::nullopt : find_axes(step);
+    collapsed_ = axes_ ? collapse(step, *axes_) : std::nullopt;
+    Draft* home = nullptr;
+    const auto from = static_cast<size_t>(std::max<int64_t>(first, 0));
+    const size_t end = std::min(order_.size(), from + kMaxTries);
+    for (size_t p = from; p < end && home == nullptr; ++p) {
+      // A small step that comes late would hold up those that need it.
+      const bool early = static_cast<int64_t>(p) <= first + 1;
+      if (join(*order_[p], step, early)) {
+        home = order_[p];
+      }
+    }
+    if (home == nullptr) {
+      home = open(step, static_cast<size_t>(first + 1));
+    }
+    for_each_buffer(step, [&](uint32_t buffer, bool written) {
+      State& state = states_[buffer];
+      if (written) {
+        state.writer = home;
+        state.readers.clear();
+      } else if (state.readers.empty() || state.readers.back() != home) {
+        state.readers.push_back(home);
+      }
+    });
+    Segment& segment = home->segment;
+    segment.work += step.work;
+    segment.flops += step.flops;
+    segment.steps.push_back(std::move(step));
+  }
+
+  // The position of the last segment that this step depends on, or -1.
+  int64_t first_position(Step& step) {
+    int64_t position = -1;
+    const auto after = [&](const Draft* draft) {
+      if (draft != nullptr) {
+        position = std::max(position, static_cast<int64_t>(draft->position));
+      }
+    };
+    for_each_buffer(step, [&](uint32_t buffer, bool written) {
+      after(states_[buffer].writer);
+      if (written) {
+        for (const Draft* reader : states_[buffer].readers) {
+          after(reader);
+        }
+      }
+    });
+    return position;
+  }
+
+  bool is_small(const Step& step) const {
+    return (step.work <= kSmallWork && step.flops <= kSmallFlops) || step.alone;
+  }
+
+  bool join(Draft& draft, Step& step, bool early) {
+    const Segment& segment = draft.segment;
+    switch (draft.kind) {
+      case Draft::Kind::kChain:
+        return early && (step.alone || (is_small(step) && segment.work <= kChainWork &&
+                                        segment.flops <= kSmallFlops * 8));
+      case Draft::Kind::kTiled:
+        return join_tiled(draft, step);
+      default:
+        return false;
+    }
+  }
+
+  Draft* insert(size_t position, Draft::Kind kind) {
+    drafts_.push_back(std::make_unique<Draft>());
+    Draft* draft = drafts_.back().get();
+    draft->kind = kind;
+    order_.insert(order_.begin() + static_cast<std::ptrdiff_t>(position), draft);
+    for (size_t p = position; p < order_.size(); ++p) {
+      order_[p]->position = p;
+    }
+    return draft;
+  }
+
+  Draft* open(Step& step, size_t position) {
+    const bool tiny = c_.options.mode == TilingMode::kTiny;
+    if (axes_ && (tiny || !is_small(step))) {
+      if (auto candidate = first_axis(step)) {
+        Draft* draft = insert(position, Draft::Kind::kTiled);
+        draft->extent = candidate->axes->axes[candidate->axis].extent;
+        commit(*draft, step, *candidate);
+        return draft;
+      }
+    }
+    Draft* draft = insert(position, is_small(step) ? Draft::Kind::kChain : Draft::Kind::kWide);
+    draft->segment.whole_reason = whole_reason(step);
+    return draft;
+  }
+
+  std::string whole_reason(const Step& step) const {
+    if (is_small(step)) {
+      return "small";
+    }
+    if (c_.options.mode == TilingMode::kWhole) {
+      return "tiling is off";
+    }
+    if (!step.signature) {
+      return "a host call";
+    }
+    if (c_.nodes[step.node].token) {
+      return "draws random numbers";
+    }
+    return rule_of(*step.signature->op) == nullptr ? "no tile rule" : "no axis that can be cut";
+  }
+
+  // ---- tiled segments ---------------------------------------------------------------------------
+
+  // Enough units that all workers have something to do.
+  int64_t wanted_units() const { return 2 * planned_workers(c_.options); }
+
+  std::optional<Candidate> first_axis(const Step& step) {
+    std::optional<Candidate> best;
+    for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
+      for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
+        if (!opens(step, {axes, a})) {
+          continue;
+        }
+        if (axes->axes[a].extent >= wanted_units()) {
+          return Candidate{axes, a};
+        }
+        if (!best || axes->axes[a].extent > best->axes->axes[best->axis].extent) {
+          best = Candidate{axes, a};
+        }
+      }
+    }
+    return best;
+  }
+
+  bool opens(const Step& step, const Candidate& candidate) const {
+    Draft empty;
+    empty.extent = candidate.axes->axes[candidate.axis].extent;
+    return lines_up(empty, step, candidate, empty.extent).possible;
+  }
+
+  struct Fit {
+    bool possible = false;
+    bool shares = false;  // a buffer that the segment cuts the same way
+  };
+
+  const View& view_at(const Step& step, size_t tensor) const {
+    return tensor < step.operands.size() ? step.operands[tensor]
+                                         : step.outputs[tensor - step.operands.size()];
+  }
+
+  // Whether the step's tiles along this axis can run with those of the segment.
+  Fit lines_up(const Draft& draft, const Step& step, const Candidate& candidate,
+               int64_t extent) const {
+    const StepAxes& axes = *candidate.axes;
+    const Axis& axis = axes.axes[candidate.axis];
+    Fit fit{true, false};
+    // A step may name one buffer several times: what it did itself counts, too.
+    c10::SmallVector<std::pair<uint32_t, Cut>, 4> own;
+    for (size_t t = 0; t < axes.metas.size(); ++t) {
+      const View& view = view_at(step, t);
+      const Cut now = cut_of(view, axes.metas[t], axis.dims[t], extent);
+      if (now.partial || view.discarded) {
+        continue;
+      }
+      if (view.written && (now.span == 0 || !now.plain)) {
+        return {};
+      }
+      const auto known = draft.cuts.find(view.buffer);
+      if (known != draft.cuts.end() && !agree(known->second, now)) {
+        return {};
+      }
+      for (const auto& [buffer, cut] : own) {
+        if (buffer == view.buffer && !agree(cut, now)) {
+          return {};
+        }
+      }
+      fit.shares |= known != draft.cuts.end() && now.span > 0 && known->second.span == now.span;
+      own.emplace_back(view.buffer, now);
+    }
+    return fit;
+  }
+
+  static bool agree(const Cut& before, const Cut& now) {
+    if (before.partial) {
+      return false;
+    }
+    return (!before.written && !now.written) ||
+           (before.plain && now.plain && before.span == now.span && now.span > 0);
+  }
+
+  static Cut cut_of(const View& view, const TensorMeta& meta, int dim, int64_t extent) {
+    Cut cut;
+    cut.span = span_of(meta, dim);
+    cut.written = view.written;
+    cut.partial = view.fresh && dim < 0 && !view.discarded;
+    cut.plain = cut.span > 0 && stays_within_tile(meta, view.offset, dim, extent);
+    return cut;
+  }
+
+  bool join_tiled(Draft& draft, Step& step) {
+    if (!axes_) {
+      return false;
+    }
+    for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
+      for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
+        const Candidate candidate{axes, a};
+        const int64_t extent = std::gcd(draft.extent, axes->axes[a].extent);
+        if (!allows(draft, extent)) {
+          continue;
+        }
+        const Fit fit = lines_up(draft, step, candidate, extent);
+        if (fit.possible && fit.shares) {
+          draft.extent = extent;
+          commit(draft, step, candidate);
+          return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  // Whether the segment may have so few units.
+  bool allows(const Draft& draft, int64_t extent) const {
+    return extent >= 2 && (extent == draft.extent || extent >= wanted_units());
+  }
+
+  void commit(Draft& draft, Step& step, const Candidate& candidate) {
+    const StepAxes& axes = *candidate.axes;
+    const Axis& axis = axes.axes[candidate.axis];
+    for_each_view(step, [&](View& view, size_t t) {
+      const Cut now = cut_of(view, axes.metas[t], axis.dims[t], draft.extent);
+      view.meta = axes.metas[t];
+      view.cut_dim = axis.dims[t];
+      view.factor = axis.extent;  // of elements; per unit once the extent is final
+      view.span = view.cut_dim < 0 ? 0 : view.meta.strides[view.cut_dim] * axis.extent;
+      view.partial = now.partial;
+      if (view.discarded) {
+        return;
+      }
+      auto [known, fresh] = draft.cuts.emplace(view.buffer, now);
+      if (!fresh) {
+        Cut& cut = known->second;
+        cut.plain &= now.plain && cut.span == now.span;
+        cut.written |= now.written;
+      }
+    });
+    for (const auto& patch : axes.patches) {
+      step.patches.push_back(patch);
+    }
+    set_reduction(step, axis);
+    if (axes.extent_axis == static_cast<int>(candidate.axis)) {
+      const auto index = step.signature->op->op.schema().argumentIndexWithName(
+          rule_of(*step.signature->op)->extent_arg);
+      step.extent_arg = index ? static_cast<int32_t>(*index) : -1;
+    }
+    step.extent_factor = axis.extent;
+  }
+
+  // Parts of a mean are sums.
+  static void set_reduction(Step& step, const Axis& axis) {
+    if (!axis.reduced) {
+      return;
+    }
+    step.combine = rule_of(*step.signature->op)->combine;
+    step.accumulates = step.signature->op->name == "aten::mm" && step.form == Step::Form::kOut;
+    if (!step.accumulates) {
+      step.form = Step::Form::kFunctional;
+      step.callee = step.signature->op->op;
+    }
+    if (step.combine == Combine::kMean) {
+      const auto& to = step.outputs[0].meta;
+      step.mean_of = static_cast<double>(step.operands[0].meta.numel) /
+                     static_cast<double>(std::max<int64_t>(1, to.numel));
+      step.callee = c10::Dispatcher::singleton().findSchemaOrThrow(
+          "aten::sum", step.signature->op->name == "aten::mean" ? "" : "dim_IntList");
+    }
+  }
+
+  void finish(Draft& draft) {
+    Segment& segment = draft.segment;
+    segment.wide = draft.kind == Draft::Kind::kWide;
+    for (Step& step : segment.steps) {
+      if (segment.wide && step.form == Step::Form::kFunctional) {
+        step.form = Step::Form::kNode;  // its result becomes the buffer's memory
+      }
+    }
+    if (draft.kind != Draft::Kind::kTiled) {
+      return;
+    }
+    segment.extent = draft.extent;
+    for (Step& step : segment.steps) {
+      step.extent_factor /= draft.extent;
+      for_each_view(step, [&](View& view, size_t) { view.factor /= draft.extent; });
+    }
+  }
+
+  static constexpr size_t kMaxTries = 24;
+
+  Compilation& c_;
+  std::vector<State> states_;
+  std::vector<std::unique_ptr<Draft>> drafts_;
+  std::vector<Draft*> order_;
+  std::optional<StepAxes> axes_, collapsed_;  // of the step that is being placed
+};
+
+}  // namespace
+
+void form_segments(Compilation& c) {
+  SegmentBuilder(c).run();
+}
+
+}  // namespace tiledev

@@ -1,0 +1,126 @@
+// Where the tiles of each segment begin and end, and what they move.
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "compile/cost_model.h"
+#include "compile/pipeline.h"
+
+namespace tiledev {
+
+namespace {
+
+int64_t nbytes(const TensorMeta& meta) {
+  return meta.numel * static_cast<int64_t>(c10::elementSize(meta.dtype));
+}
+
+// Calls f(view) for each view of a segment.
+template <typename F>
+void for_each_view(Segment& segment, F&& f) {
+  for (Step& step : segment.steps) {
+    for (View& view : step.operands) {
+      f(view);
+    }
+    for (View& view : step.outputs) {
+      f(view);
+    }
+  }
+}
+
+class Tiler {
+ public:
+  Tiler(const CompileOptions& options, Segment& segment) : options_(options), segment_(segment) {}
+
+  void run() {
+    measure();
+    if (!segment_.tiled()) {
+      return;
+    }
+    if (options_.mode == TilingMode::kTiny) {
+      cut_tiny();
+    } else {
+      cut(tile_count());
+    }
+    if (partial_) {
+      const auto lanes = options_.mode == TilingMode::kTiny ? 2 : planned_workers(options_);
+      segment_.lanes = static_cast<uint32_t>(std::min<size_t>(segment_.tiles(), lanes));
+    }
+  }
+
+ private:
+  void measure() {
+    std::unordered_map<uint32_t, int64_t> cut;  // bytes by buffer
+    for_each_view(segment_, [&](const View& view) {
+      partial_ |= view.partial;
+      if (view.cut_dim >= 0 && view.span > 0) {
+        auto& bytes = cut[view.buffer];
+        bytes = std::max(bytes, nbytes(view.meta));
+      }
+    });
+    for (const auto& [buffer, bytes] : cut) {
+      cut_bytes_ += bytes;
+    }
+    for (const Step& step : segment_.steps) {
+      products_ += step.flops > 0 ? 1 : 0;
+    }
+    products_ = std::max<int64_t>(1, products_);
+  }
+
+  // Few enough for the ops to run at full rate, many enough for the cache and for all workers.
+  int64_t tile_count() const {
+    const int64_t workers = planned_workers(options_);
+    const bool products =
+        segment_.flops > kFlopsPerByte * static_cast<double>(std::max<int64_t>(1, cut_bytes_));
+    const int64_t target = products ? kProductTileBytes : kTileBytes;
+    int64_t tiles = std::max<int64_t>(1, (cut_bytes_ + target - 1) / target);
+    tiles = std::max(tiles, workers * kTilesPerWorker);
+    if (products) {
+      const auto most = static_cast<int64_t>(segment_.flops / static_cast<double>(products_) /
+                                             kProductTileFlops);
+      tiles = std::min(tiles, std::max(most, workers));
+    } else {
+      tiles = std::min(tiles, std::max<int64_t>(1, segment_.work / kSmallWork));
+    }
+    if (const char* e = getenv(products ? "T_PROD" : "T_PW")) tiles = atoi(e);
+    tiles = (tiles + workers - 1) / workers * workers;
+    return std::min(tiles, segment_.extent);
+  }
+
+  void cut(int64_t tiles) {
+    const int64_t extent = segment_.extent;
+    constexpr int64_t kAligned = 64;  // whole vectors, whole cache lines
+    const bool align = extent / tiles >= 4 * kAligned;
+    segment_.bounds = {0};
+    for (int64_t t = 1; t < tiles; ++t) {
+      int64_t bound = extent * t / tiles;
+      bound = align ? bound / kAligned * kAligned : bound;
+      segment_.bounds.push_back(bound);
+    }
+    segment_.bounds.push_back(extent);
+  }
+
+  void cut_tiny() {
+    const int64_t extent = segment_.extent;
+    segment_.bounds = {0, std::max<int64_t>(1, extent / 3)};
+    if (extent > 3) {
+      segment_.bounds.push_back(extent - 1);
+    }
+    segment_.bounds.push_back(extent);
+  }
+
+  const CompileOptions& options_;
+  Segment& segment_;
+  int64_t cut_bytes_ = 0;
+  int64_t products_ = 0;  // how many steps are products of matrices
+  bool partial_ = false;
+};
+
+}  // namespace
+
+void choose_tiles(Compilation& c) {
+  for (Segment& segment : c.plan.segments) {
+    Tiler(c.options, segment).run();
+  }
+}
+
+}  // namespace tiledev

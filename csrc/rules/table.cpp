@@ -1,0 +1,253 @@
+// THE TABLE: how the axes of each op tile, a line an op, in the order of the op's tensor arguments
+// and returns.
+//
+//   mk,kn->mn     letters are axes; one that is missing on the right is reduced
+//   *  D  .       all leading dimensions; those of normalized_shape; all trailing ones (both whole)
+//   ~x  _  [x]    broadcast against the others; never cut, whatever its shape; a list of tensors
+//   ; sum         (mean, prod, max, min, any, all) how tiles of a reduced axis come together;
+//                 without it a reduced axis stays whole
+//   ; dim whole   the dimensions that the argument `dim` names: whole; "reduced": reduced;
+//                 "dropped": reduced, but whole; "stacked": new in the result
+//   ; whole k     axes that stay whole
+//   ; extent N n  the argument N repeats the extent of the axis n
+//
+// In-place and out= forms have the rule of their functional form. Ops with ATen's `pointwise` tag
+// need no line. Whatever has none runs whole.
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "rules/rule.h"
+
+namespace tiledev {
+
+namespace {
+
+struct TableLine {
+  std::string_view op;  // without overload: all overloads
+  std::string_view rule;
+};
+
+constexpr TableLine kTable[] = {
+    // elementwise, without the tag
+    {"aten::copy_", "pointwise"},
+    {"aten::fill_", "pointwise"},
+    {"aten::zero_", "pointwise"},
+    {"aten::_to_copy", "pointwise"},
+    {"aten::clone", "pointwise"},
+    {"aten::hardswish", "pointwise"},
+    {"aten::hardswish_backward", "pointwise"},
+    {"aten::hardsigmoid_backward", "pointwise"},
+    {"aten::hardtanh_backward", "pointwise"},
+    {"aten::leaky_relu_backward", "pointwise"},
+    {"aten::elu_backward", "pointwise"},
+    {"aten::softplus_backward", "pointwise"},
+    {"aten::softshrink_backward", "pointwise"},
+    {"aten::hardshrink_backward", "pointwise"},
+    {"aten::mish_backward", "pointwise"},
+    {"aten::log_sigmoid_backward", "pointwise"},
+    {"aten::isnan", "pointwise"},
+
+    // products of matrices
+    {"aten::mm", "mk,kn->mn; sum"},
+    {"aten::addmm", "~mn,mk,kn->mn"},
+    {"aten::bmm", "bmk,bkn->bmn; sum"},
+    {"aten::baddbmm", "~bmn,bmk,bkn->bmn"},
+    {"aten::mv", "mk,k->m; sum"},
+    {"aten::addmv", "~m,mk,k->m"},
+    {"aten::dot", "k,k->; sum"},
+    {"aten::vdot", "k,k->; sum"},
+
+    // reductions
+    {"aten::sum", "*->*; sum; dim reduced"},
+    {"aten::mean", "*->*; mean; dim reduced"},
+    {"aten::prod", "*->*; prod; dim reduced"},
+    {"aten::amax", "*->*; max; dim reduced"},
+    {"aten::amin", "*->*; min; dim reduced"},
+    {"aten::any", "*->*; any; dim reduced"},
+    {"aten::all", "*->*; all; dim reduced"},
+    {"aten::var", "*->*; dim dropped"},
+    {"aten::std", "*->*; dim dropped"},
+    {"aten::var_mean", "*->*,*; dim dropped"},
+    {"aten::std_mean", "*->*,*; dim dropped"},
+    {"aten::linalg_vector_norm", "*->*; dim dropped"},
+    {"aten::norm.ScalarOpt_dim", "*->*; dim dropped"},
+    {"aten::logsumexp", "*->*; dim dropped"},
+    {"aten::argmax", "*->*; dim dropped"},
+    {"aten::argmin", "*->*; dim dropped"},
+    {"aten::max.dim", "*->*,*; dim dropped"},
+    {"aten::min.dim", "*->*,*; dim dropped"},
+    {"aten::nansum", "*->*; sum; dim reduced"},
+
+    // along one dimension
+    {"aten::_softmax", "*->*; dim whole"},
+    {"aten::_log_softmax", "*->*; dim whole"},
+    {"aten::_softmax_backward_data", "*,*->*; dim whole"},
+    {"aten::_log_softmax_backward_data", "*,*->*; dim whole"},
+    {"aten::cumsum", "*->*; dim whole"},
+    {"aten::cumprod", "*->*; dim whole"},
+    {"aten::logcumsumexp", "*->*; dim whole"},
+    {"aten::flip", "*->*; dim whole"},
+    {"aten::sort", "*->*,*; dim whole"},
+    {"aten::topk", "*->*,*; dim whole"},
+    {"aten::cat", "[*]->*; dim whole"},
+    {"aten::stack", "[*]->*; dim stacked"},
+    {"aten::index_select", "*,_->*; dim whole"},
+    {"aten::gather", "*,*->*; dim whole"},
+    {"aten::scatter.src", "*,*,*->*; dim whole"},
+    {"aten::scatter.value", "*,*->*; dim whole"},
+    {"aten::scatter_add", "*,*,*->*; dim whole"},
+
+    // normalization
+    {"aten::native_layer_norm", "*D,D,D->*D,*D,*D"},
+    {"aten::native_layer_norm_backward", "*D,*D,*D,*D,D,D->*D,D,D; sum"},
+    {"aten::_fused_rms_norm", "*D,D->*D,*D"},
+    {"aten::_fused_rms_norm_backward", "*D,*D,*D,D->*D,D; sum"},
+    {"aten::native_group_norm", "n.,_,_->n.,n.,n.; extent N n"},
+    {"aten::native_group_norm_backward", "n.,n.,n.,n.,_->n.,_,_; sum; extent N n"},
+
+    // lookups and losses
+    {"aten::embedding", "_,*->*e"},
+    {"aten::nll_loss_forward", "nc,n,_->,_; sum; whole c"},
+    {"aten::nll_loss_backward", "_,nc,n,_,_->nc; whole c"},
+
+    // attention, convolution, pooling
+    {"aten::_scaled_dot_product_flash_attention_for_cpu", "bh.,bh.,bh.,~bhqk->bh.,bh.; whole qk"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+     "bh.,bh.,bh.,bh.,bh.,bh.,~bhqk->bh.,bh.,bh.; whole qk"},
+    {"aten::convolution", "n.,_,_->n."},
+    {"aten::convolution_backward", "n.,n.,_->n.,_,_; sum"},
+    {"aten::max_pool2d_with_indices", "n.->n.,n."},
+    {"aten::max_pool2d_with_indices_backward", "n.,n.,n.->n."},
+    {"aten::avg_pool2d", "n.->n."},
+    {"aten::avg_pool2d_backward", "n.,n.->n."},
+    {"aten::_adaptive_avg_pool2d", "n.->n."},
+    {"aten::_adaptive_avg_pool2d_backward", "n.,n.->n."},
+};
+
+// Ops with the tag that are not elementwise in the sense needed here.
+constexpr std::string_view kNotPointwise[] = {
+    "aten::equal",
+};
+
+size_t count_tensors(const OpTraits& op) {
+  size_t count = 0;
+  for (const ArgTraits& arg : op.args) {
+    const bool tensor = arg.kind == ArgKind::kTensor || arg.kind == ArgKind::kTensorList ||
+                        arg.kind == ArgKind::kOptionalTensorList;
+    count += tensor && !(arg.written && arg.overwritten && op.is_out_form) ? 1 : 0;
+  }
+  return count;
+}
+
+bool fits(const TileRule& rule, const OpTraits& op) {
+  return rule.pointwise ||
+         (rule.inputs.size() == count_tensors(op) && rule.outputs.size() == op.returns.size());
+}
+
+// "aten::add_.Tensor" without overload and, if `functional`, without the sign of in-place ops.
+std::string base_name(const OpTraits& op, bool functional) {
+  std::string name = op.name.substr(0, op.name.find('.'));
+  if (functional && name.size() > 1 && name.back() == '_' && name[name.size() - 2] != '_') {
+    name.pop_back();
+  }
+  return name;
+}
+
+class Rules {
+ public:
+  Rules() {
+    for (const TableLine& line : kTable) {
+      rules_.emplace(std::string(line.op), parse_rule(line.rule, line.op));
+    }
+  }
+
+  const TileRule* find(const OpTraits& op) {
+    for (const std::string& name : {op.name, base_name(op, false), base_name(op, true)}) {
+      if (auto it = rules_.find(name); it != rules_.end()) {
+        return fits(it->second, op) ? &it->second : nullptr;
+      }
+    }
+    static const TileRule pointwise = parse_rule("pointwise", "pointwise");
+    for (const std::string_view name : kNotPointwise) {
+      if (base_name(op, false) == name) {
+        return nullptr;
+      }
+    }
+    return op.op.hasTag(at::Tag::pointwise) ? &pointwise : nullptr;
+  }
+
+  void add(const std::string& op, TileRule rule) {
+    const bool fresh = rules_.emplace(op, std::move(rule)).second;
+    TORCH_CHECK_VALUE(fresh, "[tile_rule] ", op, " has a rule already");
+  }
+
+  std::mutex mutex;
+  std::unordered_map<uint64_t, const TileRule*> by_op;  // OpTraits::id -> rule
+
+ private:
+  std::unordered_map<std::string, TileRule> rules_;
+};
+
+Rules& rules() {
+  static auto* rules = new Rules();
+  return *rules;
+}
+
+std::string_view without_overload(std::string_view name) {
+  return name.substr(0, name.find('.'));
+}
+
+// Raises unless each of these ops exists with an overload that its rule fits.
+void check_lines(const std::unordered_map<std::string_view, TileRule>& lines) {
+  std::unordered_map<std::string_view, bool> fitting;  // of the ops that exist
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    const std::string full = c10::toString(name);
+    for (const std::string_view key : {std::string_view(full), without_overload(full)}) {
+      if (auto line = lines.find(key); line != lines.end()) {
+        const OpTraits traits(*c10::Dispatcher::singleton().findSchema(name));
+        fitting[line->first] |= fits(line->second, traits);
+        break;
+      }
+    }
+  }
+  for (const auto& [op, rule] : lines) {
+    TORCH_CHECK_VALUE(fitting.count(op) > 0, "[tile_rule] there is no op ", op);
+    TORCH_CHECK_VALUE(fitting[op], "[tile_rule] the rule of ", op, " has ", rule.inputs.size(),
+                      " inputs and ", rule.outputs.size(),
+                      " outputs, which no overload of the op has");
+  }
+}
+
+}  // namespace
+
+const TileRule* rule_of(const OpTraits& op) {
+  const std::lock_guard lock(rules().mutex);
+  if (auto it = rules().by_op.find(op.id); it != rules().by_op.end()) {
+    return it->second;
+  }
+  return rules().by_op[op.id] = rules().find(op);
+}
+
+void check_rules() {
+  std::unordered_map<std::string_view, TileRule> lines;
+  for (const TableLine& line : kTable) {
+    const bool fresh = lines.emplace(line.op, parse_rule(line.rule, line.op)).second;
+    TORCH_CHECK_VALUE(fresh, "[tile_rule] ", line.op, " stands twice in the table");
+  }
+  check_lines(lines);
+}
+
+void add_rule(const std::string& op, const std::string& text) {
+  TileRule rule = parse_rule(text, op);
+  check_lines({{op, rule}});
+  const std::lock_guard lock(rules().mutex);
+  rules().add(op, std::move(rule));
+  rules().by_op.clear();
+}
+
+}  // namespace tiledev

@@ -1,0 +1,282 @@
+#include "runtime/frame.h"
+
+#include <ATen/core/List.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/host_view.h"
+
+namespace tiledev {
+
+namespace {
+
+int64_t itemsize(const TensorMeta& meta) {
+  return static_cast<int64_t>(c10::elementSize(meta.dtype));
+}
+
+const c10::Storage& no_memory() {
+  static const auto* storage =
+      new c10::Storage(c10::Storage::use_byte_size_t{}, 0, c10::DataPtr(nullptr, c10::kCPU),
+                       nullptr, /*resizable=*/false);
+  return *storage;
+}
+
+const View& view_at(const Step& step, size_t t) {
+  return t < step.operands.size() ? step.operands[t] : step.outputs[t - step.operands.size()];
+}
+
+}  // namespace
+
+const c10::Storage& Scratch::reserve(int64_t nbytes) {
+  if (nbytes > nbytes_ || !storage_) {
+    storage_ = {};
+    nbytes_ = std::max(nbytes, 2 * nbytes_);
+    storage_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes_, c10::GetCPUAllocator(),
+                            /*resizable=*/false);
+  }
+  return storage_;
+}
+
+Frame::Frame(const Segment& segment) : segment_(segment), steps_(segment.steps.size()) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    if (segment.steps[i].form != Step::Form::kNode) {
+      build(segment.steps[i], steps_[i]);
+    }
+  }
+}
+
+// ---- building -----------------------------------------------------------------------------------
+
+void Frame::build(const Step& step, StepFrame& frame) {
+  const Signature& signature = *step.signature;
+  const size_t count = step.operands.size() + step.outputs.size();
+  for (size_t t = 0; t < count; ++t) {
+    frame.tensors.push_back(host_view(no_memory(), view_at(step, t).meta, 0));
+    frame.bound.push_back(!view_at(step, t).scratch);
+  }
+  const auto tensor = [&](const TensorRef& ref) -> at::Tensor {
+    return ref.kind == TensorRef::Kind::kOperand ? frame.tensors[ref.index] : at::Tensor();
+  };
+  for (const ArgSlot& slot : signature.args) {
+    const auto arg = static_cast<uint32_t>(frame.args.size());
+    const auto* refs = signature.tensor_refs.data() + slot.begin;
+    if (slot.kind == ArgKind::kTensor) {
+      const bool none = refs->kind == TensorRef::Kind::kUndefined;
+      frame.args.push_back(none ? slot.constant : c10::IValue(tensor(*refs)));
+      if (refs->kind == TensorRef::Kind::kValue) {
+        frame.values.emplace_back(arg, refs->index);
+      }
+    } else if (slot.kind == ArgKind::kTensorList) {
+      c10::List<at::Tensor> list;
+      for (uint32_t k = 0; k < slot.count; ++k) {
+        list.push_back(tensor(refs[k]));
+      }
+      frame.args.emplace_back(std::move(list));
+    } else if (slot.kind == ArgKind::kOptionalTensorList) {
+      c10::List<std::optional<at::Tensor>> list;
+      for (uint32_t k = 0; k < slot.count; ++k) {
+        at::Tensor t = tensor(refs[k]);
+        list.push_back(t.defined() ? std::optional(std::move(t)) : std::nullopt);
+      }
+      frame.args.emplace_back(std::move(list));
+    } else if (slot.kind == ArgKind::kScalar || slot.kind == ArgKind::kScalarList ||
+               slot.kind == ArgKind::kGenerator) {
+      frame.values.emplace_back(arg, slot.begin);
+      frame.args.emplace_back();
+    } else {
+      frame.args.push_back(slot.constant);
+    }
+  }
+  for (const auto& [arg, value] : step.patches) {
+    frame.args[arg] = value;
+  }
+  if (step.form == Step::Form::kOut) {
+    for (size_t t = step.operands.size(); t < count; ++t) {
+      frame.args.emplace_back(frame.tensors[t]);
+    }
+  }
+}
+
+// ---- binding ------------------------------------------------------------------------------------
+
+void Frame::bind(size_t i, const std::vector<Node>& nodes, const c10::Storage& scratch,
+                 const std::vector<c10::Storage>* partials) {
+  const Step& step = segment_.steps[i];
+  StepFrame& frame = steps_[i];
+  size_t partial = 0;
+  for (size_t t = 0; t < frame.tensors.size(); ++t) {
+    const View& view = view_at(step, t);
+    c10::TensorImpl* impl = frame.tensors[t].unsafeGetTensorImpl();
+    if (view.scratch) {
+      if (impl->unsafe_storage().unsafeGetStorageImpl() != scratch.unsafeGetStorageImpl()) {
+        impl->set_storage_keep_dtype(scratch);
+        impl->set_storage_offset(view.scratch_at / itemsize(view.meta) + view.offset);
+        tile_ = -1;
+      }
+    } else if (view.partial && partials != nullptr) {
+      impl->set_storage_keep_dtype((*partials)[partial++]);
+      impl->set_storage_offset(0);
+    } else {
+      impl->set_storage_keep_dtype(view.source.find(nodes)->memory());
+      impl->set_storage_offset(view.offset);
+    }
+  }
+  const Node& node = nodes[step.node];
+  for (const auto& [arg, value] : frame.values) {
+    const c10::IValue& from = node.values[value];
+    frame.args[arg] = static_cast<int32_t>(arg) == step.scalar_list_arg
+                          ? c10::IValue(from.toListRef()[step.scalar_list_at])
+                          : from;
+  }
+}
+
+void Frame::set_view(const View& view, at::Tensor& tensor, int64_t begin, int64_t end) {
+  c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
+  const int64_t stride = view.meta.strides[view.cut_dim];
+  const bool resize = end - begin != tile_;
+  if (!view.scratch) {
+    if (resize) {
+      Dims sizes = view.meta.sizes;
+      sizes[view.cut_dim] = (end - begin) * view.factor;
+      impl->set_sizes_and_strides(sizes, view.meta.strides);
+    }
+    impl->set_storage_offset(view.offset + begin * view.factor * stride);
+    return;
+  }
+  if (!resize) {
+    return;
+  }
+  // In scratch the tile lies alone: what lay a period apart now lies a tile's part of it apart.
+  const int64_t part = view.span / segment_.extent * (end - begin);
+  Dims sizes = view.meta.sizes;
+  Dims strides = view.meta.strides;
+  sizes[view.cut_dim] = (end - begin) * view.factor;
+  for (int64_t& s : strides) {
+    s = s >= view.span ? s / view.span * part : s;
+  }
+  const int64_t offset = view.offset / view.span * part + view.offset % view.span;
+  impl->set_sizes_and_strides(sizes, strides, view.scratch_at / itemsize(view.meta) + offset);
+}
+
+void Frame::set_tile(int64_t begin, int64_t end) {
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = segment_.steps[i];
+    StepFrame& frame = steps_[i];
+    for (size_t t = 0; t < frame.tensors.size(); ++t) {
+      const View& view = view_at(step, t);
+      if (view.cut_dim >= 0) {
+        set_view(view, frame.tensors[t], begin, end);
+      }
+    }
+    if (step.extent_arg >= 0) {
+      frame.args[step.extent_arg] = (end - begin) * step.extent_factor;
+    }
+  }
+  tile_ = end - begin;
+}
+
+void Frame::release() {
+  for (StepFrame& frame : steps_) {
+    for (size_t t = 0; t < frame.tensors.size(); ++t) {
+      if (frame.bound[t]) {
+        frame.tensors[t].unsafeGetTensorImpl()->set_storage_keep_dtype(no_memory());
+      }
+    }
+    for (const auto& [arg, value] : frame.values) {
+      if (frame.args[arg].isTensor() || frame.args[arg].isList()) {
+        frame.args[arg] = c10::IValue();
+      }
+    }
+  }
+}
+
+// ---- running ------------------------------------------------------------------------------------
+
+void Frame::run(size_t i, bool first) {
+  const Step& step = segment_.steps[i];
+  StepFrame& frame = steps_[i];
+  if (step.accumulates && !first) {
+    frame.tensors[2].addmm_(frame.tensors[0], frame.tensors[1]);
+    return;
+  }
+  stack_.clear();
+  stack_.insert(stack_.end(), frame.args.begin(), frame.args.end());
+  step.callee->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
+  if (step.form == Step::Form::kFunctional) {
+    store(step, frame, first);
+  }
+  stack_.clear();
+}
+
+// Copies what a functional op returned to where the plan wants it.
+void Frame::store(const Step& step, StepFrame& frame, bool first) {
+  size_t at = step.operands.size();
+  size_t returned = 0;
+  for (const OutputMeta& output : step.signature->outputs) {
+    const c10::IValue& value = stack_[returned++];
+    if (output.kind == OutputMeta::Kind::kUndefined) {
+      continue;
+    }
+    const size_t t = at++;
+    const View& view = step.outputs[t - step.operands.size()];
+    if (!value.isTensor() || !value.toTensor().defined() || view.discarded) {
+      continue;
+    }
+    if (view.partial && !first) {
+      combine_into(frame.tensors[t], value.toTensor(), step.combine);
+    } else {
+      frame.tensors[t].copy_(value.toTensor());
+    }
+  }
+}
+
+void combine_into(at::Tensor& acc, const at::Tensor& part, Combine combine) {
+  switch (combine) {
+    case Combine::kSum:
+    case Combine::kMean:
+      acc.add_(part);
+      break;
+    case Combine::kProd:
+      acc.mul_(part);
+      break;
+    case Combine::kMax:
+      acc.copy_(acc.maximum(part));
+      break;
+    case Combine::kMin:
+      acc.copy_(acc.minimum(part));
+      break;
+    case Combine::kAny:
+      acc.logical_or_(part);
+      break;
+    case Combine::kAll:
+      acc.logical_and_(part);
+      break;
+    case Combine::kNone:
+      TORCH_INTERNAL_ASSERT(false, "[tiledev] a partial result without a way to combine it");
+  }
+}
+
+// ---- pool ---------------------------------------------------------------------------------------
+
+std::unique_ptr<Frame> FramePool::take(uint32_t segment) {
+  {
+    const std::lock_guard lock(mutex_);
+    auto& pool = pools_[segment];
+    if (!pool.empty()) {
+      auto frame = std::move(pool.back());
+      pool.pop_back();
+      return frame;
+    }
+  }
+  return std::make_unique<Frame>(plan_.segments[segment]);
+}
+
+void FramePool::give_back(uint32_t segment, std::unique_ptr<Frame> frame) {
+  const std::lock_guard lock(mutex_);
+  pools_[segment].push_back(std::move(frame));
+}
+
+}  // namespace tiledev

@@ -1,0 +1,80 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/stack.h>
+#include <c10/core/Storage.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "compile/plan.h"
+#include "graph/node.h"
+
+namespace tiledev {
+
+// Memory of one worker for the temporaries of the tile that it works on.
+class Scratch {
+ public:
+  // At least this much, from now on; what was there is lost.
+  const c10::Storage& reserve(int64_t nbytes);
+
+ private:
+  c10::Storage storage_;
+  int64_t nbytes_ = 0;
+};
+
+// The arguments of a segment's steps, made once and bound again for every run: CPU tensors over
+// scratch and over the memory of buffers. One thread uses a frame at a time.
+class Frame {
+ public:
+  explicit Frame(const Segment& segment);
+
+  // Points the tensors of step `i` at the memory of this run. Partial results of lanes after the
+  // first one go to `partials`, in the order of the views. May allocate, and throw.
+  void bind(size_t i, const std::vector<Node>& nodes, const c10::Storage& scratch,
+            const std::vector<c10::Storage>* partials);
+  // Cuts all tensors to the tile of these units.
+  void set_tile(int64_t begin, int64_t end);
+  // Runs a step on the tile. `first` in its lane: partial results start here.
+  void run(size_t i, bool first);
+  // Lets go of the memory of buffers.
+  void release();
+
+ private:
+  struct StepFrame {
+    std::vector<c10::IValue> args;
+    std::vector<at::Tensor> tensors;  // operands, then outputs
+    c10::SmallVector<std::pair<uint32_t, uint32_t>, 2> values;  // argument <- value of the node
+    c10::SmallVector<uint8_t, 4> bound;                         // tensors over buffers
+  };
+
+  void build(const Step& step, StepFrame& frame);
+  void set_view(const View& view, at::Tensor& tensor, int64_t begin, int64_t end);
+  void store(const Step& step, StepFrame& frame, bool first);
+
+  const Segment& segment_;
+  std::vector<StepFrame> steps_;
+  torch::jit::Stack stack_;
+  int64_t tile_ = -1;  // units of the tile that the tensors are cut to
+};
+
+// acc = acc (+, max, ...) part
+void combine_into(at::Tensor& acc, const at::Tensor& part, Combine combine);
+
+// The frames of a plan that are not in use.
+class FramePool final : public PlanCompanion {
+ public:
+  explicit FramePool(const Plan& plan) : plan_(plan), pools_(plan.segments.size()) {}
+
+  std::unique_ptr<Frame> take(uint32_t segment);
+  void give_back(uint32_t segment, std::unique_ptr<Frame> frame);
+
+ private:
+  const Plan& plan_;
+  std::mutex mutex_;
+  std::vector<std::vector<std::unique_ptr<Frame>>> pools_;
+};
+
+}  // namespace tiledev

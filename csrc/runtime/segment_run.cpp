@@ -1,0 +1,240 @@
+#include "runtime/segment_run.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <algorithm>
+#include <exception>
+#include <unordered_set>
+#include <utility>
+
+#include "runtime/host_view.h"
+#include "runtime/task_body.h"
+
+namespace tiledev {
+
+namespace {
+
+// Whether the view's op overwrites all of its buffer.
+bool replaces(const View& view, const std::vector<Node>& nodes) {
+  return view.written && view.source.slot >= 0 &&
+         nodes[view.source.node].replaces(view.source.slot);
+}
+
+}  // namespace
+
+void SegmentRun::make_errors(const Segment& segment) {
+  if (errors_.empty()) {
+    errors_.resize(segment.steps.size());
+  }
+  failed_.store(true, std::memory_order_release);
+}
+
+void SegmentRun::prepare(const Segment& segment, const std::vector<Node>& nodes) {
+  std::unordered_set<const Buffer*> replaced;
+  for (size_t i = 0; i < segment.steps.size(); ++i) {
+    const Step& step = segment.steps[i];
+    for (const View& view : step.operands) {
+      if (view.fresh || view.discarded || view.internal) {
+        continue;
+      }
+      const Buffer& buffer = *view.source.find(nodes);
+      if (!buffer.error) {
+        continue;
+      }
+      if (replaces(view, nodes)) {
+        replaced.insert(&buffer);
+      } else if (buffer.poisoned() && replaced.count(&buffer) == 0) {
+        const std::lock_guard lock(mutex_);
+        make_errors(segment);
+        errors_[i] = buffer.error;
+      }
+    }
+  }
+}
+
+void SegmentRun::cancel(const Segment& segment, const std::shared_ptr<RunError>& error) {
+  const std::lock_guard lock(mutex_);
+  make_errors(segment);
+  for (auto& e : errors_) {
+    e = error;
+  }
+}
+
+bool SegmentRun::claim(const Segment& segment, uint32_t& unit) {
+  unit = next_.fetch_add(1, std::memory_order_relaxed);
+  return unit < segment.units();
+}
+
+// ---- units --------------------------------------------------------------------------------------
+
+const std::vector<c10::Storage>* SegmentRun::partials_of(const Segment& segment, uint32_t unit,
+                                                         size_t step) {
+  if (segment.lanes == 0 || unit == 0) {
+    return nullptr;  // the first lane accumulates in the result itself
+  }
+  const Step& s = segment.steps[step];
+  if (s.combine == Combine::kNone) {
+    return nullptr;
+  }
+  std::vector<c10::Storage>* memory = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (partials_.empty()) {
+      partials_.resize(segment.lanes - 1);
+    }
+    auto& lane = partials_[unit - 1];
+    if (lane.empty()) {
+      lane.resize(segment.steps.size());
+    }
+    memory = &lane[step];
+  }
+  for (const View& view : s.outputs) {
+    if (view.partial) {
+      memory->emplace_back(c10::Storage::use_byte_size_t{}, view.meta.storage_nbytes(),
+                           c10::GetCPUAllocator(), /*resizable=*/false);
+    }
+  }
+  return memory;
+}
+
+// Whether the step has failed, or something that it needs.
+bool SegmentRun::skips(const Segment& segment, size_t step) {
+  if (!failed_.load(std::memory_order_acquire)) {
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  for (const uint32_t before : segment.steps[step].after) {
+    if (!errors_[step] && errors_[before]) {
+      errors_[step] = errors_[before];
+    }
+  }
+  return errors_[step] != nullptr;
+}
+
+void SegmentRun::fail(const Segment& segment, size_t step, const std::vector<Node>& nodes) {
+  auto error = std::make_shared<RunError>();
+  error->exception = std::current_exception();
+  error->op = nodes[segment.steps[step].node].name();
+  error->location = nodes[segment.steps[step].node].location;
+  const std::lock_guard lock(mutex_);
+  make_errors(segment);
+  if (!errors_[step]) {
+    ++failures_;
+    errors_[step] = error;
+    fresh_.push_back(std::move(error));
+  }
+}
+
+bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
+                          Frame& frame, Scratch& scratch) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  const size_t tiles = segment.tiles();
+  const size_t begin = segment.lanes > 0 ? unit * tiles / segment.lanes : unit;
+  const size_t end = segment.lanes > 0 ? (unit + 1) * tiles / segment.lanes : unit + 1;
+  const c10::Storage& memory = scratch.reserve(segment.scratch_bytes);
+  const auto guarded = [&](size_t i, auto&& f) {
+    if (skips(segment, i)) {
+      return;
+    }
+    try {
+      f();
+    } catch (...) {
+      fail(segment, i, nodes);
+    }
+  };
+  for (size_t i = 0; i < segment.steps.size(); ++i) {
+    if (segment.steps[i].form != Step::Form::kNode) {
+      guarded(i, [&] { frame.bind(i, nodes, memory, partials_of(segment, unit, i)); });
+    }
+  }
+  for (size_t t = begin; t < end; ++t) {
+    if (segment.tiled()) {
+      frame.set_tile(segment.bounds[t], segment.bounds[t + 1]);
+    }
+    for (size_t i = 0; i < segment.steps.size(); ++i) {
+      const bool as_recorded = segment.steps[i].form == Step::Form::kNode;
+      guarded(i, [&] {
+        as_recorded ? run_node(nodes[segment.steps[i].node]) : frame.run(i, t == begin);
+      });
+    }
+  }
+  frame.release();
+  return done_.fetch_add(1, std::memory_order_acq_rel) + 1 == segment.units();
+}
+
+// ---- the end ------------------------------------------------------------------------------------
+
+void SegmentRun::combine(const Segment& segment, const std::vector<Node>& nodes) {
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  for (size_t i = 0; i < segment.steps.size(); ++i) {
+    if (segment.steps[i].combine == Combine::kNone || skips(segment, i)) {
+      continue;
+    }
+    try {
+      combine_step(segment.steps[i], i, nodes);
+    } catch (...) {
+      fail(segment, i, nodes);
+    }
+  }
+}
+
+void SegmentRun::combine_step(const Step& step, size_t i, const std::vector<Node>& nodes) {
+  size_t partial = 0;
+  for (const View& view : step.outputs) {
+    if (!view.partial) {
+      continue;
+    }
+    at::Tensor acc = host_view(view.source.find(nodes)->memory(), view.meta, view.offset);
+    for (const auto& lane : partials_) {
+      combine_into(acc, host_view(lane[i][partial], view.meta, 0), step.combine);
+    }
+    if (step.combine == Combine::kMean) {
+      acc.div_(step.mean_of);
+    }
+    ++partial;
+  }
+}
+
+void SegmentRun::mark(const Segment& segment, std::vector<Node>& nodes, size_t i,
+                      const std::shared_ptr<RunError>& error) {
+  const Step& step = segment.steps[i];
+  const auto mark_view = [&](const View& view) {
+    if (!view.written || view.discarded || view.internal) {
+      return;
+    }
+    Buffer& buffer = *view.source.find(nodes);
+    if (error) {
+      buffer.error = error;
+    } else if (buffer.error && replaces(view, nodes)) {
+      buffer.error.reset();  // a failure before is overwritten
+    }
+  };
+  for (const View& view : step.operands) {
+    mark_view(view);
+  }
+  for (const View& view : step.outputs) {
+    mark_view(view);
+  }
+}
+
+SegmentRun::Outcome SegmentRun::finish(const Segment& segment, std::vector<Node>& nodes) {
+  if (segment.lanes > 0) {
+    combine(segment, nodes);
+  }
+  Outcome outcome;
+  uint64_t broken = 0;
+  for (size_t i = 0; i < segment.steps.size(); ++i) {
+    const auto error = skips(segment, i) ? errors_[i] : nullptr;
+    broken += error ? 1 : 0;
+    mark(segment, nodes, i, error);
+  }
+  outcome.failed = failures_;
+  outcome.skipped = broken - std::min(broken, failures_);
+  outcome.run = segment.steps.size() - broken;
+  outcome.errors = std::move(fresh_);
+  partials_.clear();
+  return outcome;
+}
+
+}  // namespace tiledev

@@ -1,0 +1,59 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "compile/plan.h"
+#include "runtime/frame.h"
+
+namespace tiledev {
+
+// One run of a segment: its units (tiles, or lanes of tiles), which any number of workers take, and
+// the errors of its steps.
+class SegmentRun {
+ public:
+  // How many steps ran, failed, and were skipped since something that they need had failed.
+  struct Outcome {
+    uint64_t run = 0, failed = 0, skipped = 0;
+    std::vector<std::shared_ptr<RunError>> errors;  // new ones
+  };
+
+  // Looks whether inputs have failed. Called once, before the first unit.
+  void prepare(const Segment& segment, const std::vector<Node>& nodes);
+  // Lets every step fail with this error.
+  void cancel(const Segment& segment, const std::shared_ptr<RunError>& error);
+
+  // Takes a unit; false if there are none left.
+  bool claim(const Segment& segment, uint32_t& unit);
+  // Runs it. True if it was the last one to finish: then the caller calls finish().
+  bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, Frame& frame,
+                Scratch& scratch);
+  // Combines partial results and hands errors to the buffers that the failed steps should have
+  // written.
+  Outcome finish(const Segment& segment, std::vector<Node>& nodes);
+
+ private:
+  bool skips(const Segment& segment, size_t step);
+  void fail(const Segment& segment, size_t step, const std::vector<Node>& nodes);
+  void make_errors(const Segment& segment);
+  const std::vector<c10::Storage>* partials_of(const Segment& segment, uint32_t unit, size_t step);
+  void combine(const Segment& segment, const std::vector<Node>& nodes);
+  void combine_step(const Step& step, size_t i, const std::vector<Node>& nodes);
+  void mark(const Segment& segment, std::vector<Node>& nodes, size_t step,
+            const std::shared_ptr<RunError>& error);
+
+  std::atomic<uint32_t> next_{0};
+  std::atomic<uint32_t> done_{0};
+  std::atomic<bool> failed_{false};
+  std::mutex mutex_;                               // for what follows
+  std::vector<std::shared_ptr<RunError>> errors_;  // by step; empty while nothing has failed
+  std::vector<std::shared_ptr<RunError>> fresh_;   // that began here
+  uint64_t failures_ = 0;
+  // [lane - 1][step]: memory for partial results.
+  std::vector<std::vector<std::vector<c10::Storage>>> partials_;
+};
+
+}  // namespace tiledev
