@@ -81,6 +81,7 @@ void Session::configure(const Settings& settings) {
                 "first tensor is made on tiledev, or call shutdown_context() first");
   }
   settings_ = settings;
+  buffers_.set_limit(settings.memory_limit);
   executor();
 }
 
@@ -115,6 +116,7 @@ void Session::shutdown(bool cancel) {
     pending = graph_.take_all();
     compiled = std::move(compiled_);
     settings_ = Settings{};
+    buffers_.set_limit(settings_.memory_limit);
   }
   const auto error =
       lost_value("shutdown_context", "the context was shut down before this value was computed");
