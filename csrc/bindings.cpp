@@ -1,5 +1,6 @@
 // The compiled module tiledev._C. Thin: every function calls the session. Types in _C.pyi.
 
+#include <c10/core/CachingDeviceAllocator.h>
 #include <torch/csrc/Exceptions.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/python_variable.h>
@@ -18,9 +19,11 @@
 #include "device/hooks.h"
 #include "graph/print.h"
 #include "python_bridge.h"
+#include "record/bridge.h"
 #include "record/ops.h"
 #include "record/session.h"
 #include "rules/rule.h"
+#include "record/storage.h"
 
 namespace py = pybind11;
 
@@ -33,7 +36,7 @@ Session& session() {
 }
 
 void init_context(int ncpu, int ncuda, bool cpu_fallback, int verbose, int64_t max_pending_nodes,
-                  int64_t max_pending_bytes) {
+                  int64_t max_pending_bytes, int64_t memory_limit) {
   TORCH_CHECK_NOT_IMPLEMENTED(ncuda == 0, "[init_context] CUDA workers are not there yet, got ",
                               "ncuda=", ncuda);
   Settings settings;
@@ -45,6 +48,9 @@ void init_context(int ncpu, int ncuda, bool cpu_fallback, int verbose, int64_t m
   }
   if (max_pending_bytes > 0) {
     settings.max_pending_bytes = max_pending_bytes;
+  }
+  if (memory_limit > 0) {
+    settings.memory_limit = memory_limit;
   }
   session().configure(settings);
 }
@@ -58,6 +64,9 @@ py::dict context_settings() {
   result["verbose"] = settings.verbose;
   result["max_pending_nodes"] = settings.max_pending_nodes;
   result["max_pending_bytes"] = settings.max_pending_bytes;
+  result["memory_limit"] = settings.memory_limit == BufferPool::kNoLimit
+                               ? py::object(py::none())
+                               : py::object(py::int_(settings.memory_limit));
   return result;
 }
 
@@ -73,30 +82,38 @@ std::string format_graph(const std::string& format) {
   return result;
 }
 
+using c10::CachingAllocator::StatArray;
+
+// The keys of torch.cuda.memory_stats; then those of the cache, which have no counterpart there.
 std::map<std::string, int64_t> memory_stats() {
-  const auto& c = session().buffers().counters();
-  std::map<std::string, int64_t> stats;
-  const auto fill = [&](const std::string& key, int64_t current, int64_t peak, int64_t in,
-                        int64_t out) {
-    for (const char* pool : {".all", ".large_pool", ".small_pool"}) {
-      const bool all = std::string(pool) == ".all";
-      stats[key + pool + ".current"] = all ? current : 0;
-      stats[key + pool + ".peak"] = all ? peak : 0;
-      stats[key + pool + ".allocated"] = all ? in : 0;
-      stats[key + pool + ".freed"] = all ? out : 0;
+  const auto device = c10::getDeviceAllocator(kDevice)->getDeviceStats(0);
+  std::map<std::string, int64_t> stats = {{"num_alloc_retries", device.num_alloc_retries},
+                                          {"num_ooms", device.num_ooms},
+                                          {"num_device_alloc", device.num_device_alloc},
+                                          {"num_device_free", device.num_device_free}};
+  const auto fill = [&](const std::string& key, const StatArray& array) {
+    constexpr const char* kPools[] = {".all", ".small_pool", ".large_pool"};  // StatType's order
+    for (size_t pool = 0; pool < array.size(); ++pool) {
+      stats[key + kPools[pool] + ".current"] = array[pool].current;
+      stats[key + kPools[pool] + ".peak"] = array[pool].peak;
+      stats[key + kPools[pool] + ".allocated"] = array[pool].allocated;
+      stats[key + kPools[pool] + ".freed"] = array[pool].freed;
     }
   };
-  for (const char* key : {"allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"}) {
-    fill(key, c.allocated, c.peak, c.total_allocated, c.total_freed);
-  }
-  const int64_t live = c.allocations - c.frees;
-  for (const char* key : {"allocation", "segment", "active"}) {
-    fill(key, live, live, c.allocations, c.frees);
-  }
-  fill("inactive_split", 0, 0, 0, 0);
-  fill("inactive_split_bytes", 0, 0, 0, 0);
-  stats["num_alloc_retries"] = 0;
-  stats["num_ooms"] = 0;
+  fill("allocation", device.allocation);
+  fill("segment", device.segment);
+  fill("active", device.active);
+  fill("inactive_split", device.inactive_split);
+  fill("allocated_bytes", device.allocated_bytes);
+  fill("reserved_bytes", device.reserved_bytes);
+  fill("active_bytes", device.active_bytes);
+  fill("inactive_split_bytes", device.inactive_split_bytes);
+  fill("requested_bytes", device.requested_bytes);
+  auto& memory = session().buffers().host_memory();
+  const auto [hits, misses] = memory.reuse();
+  stats["cached_bytes"] = static_cast<int64_t>(memory.cached_nbytes());
+  stats["cache_hits"] = static_cast<int64_t>(hits);
+  stats["cache_misses"] = static_cast<int64_t>(misses);
   return stats;
 }
 
@@ -198,8 +215,13 @@ PYBIND11_MODULE(_C, m) {
                                     : mode == "whole" ? TilingMode::kWhole
                                                       : TilingMode::kTiny);
         }));
-  m.def("empty_cache", [] {});
   m.def("check_rules", torch::wrap_pybind_function(&check_rules));
+  m.def("empty_cache", torch::wrap_pybind_function([] {
+          const WithoutInterpreter released;
+          session().buffers().host_memory().trim(0);
+        }));
+  m.def("set_memory_limit",
+        torch::wrap_pybind_function([](int64_t nbytes) { session().set_memory_limit(nbytes); }));
   m.def("stop_autograd_threads", torch::wrap_pybind_function(&stop_autograd_threads));
   m.def("default_generator", torch::wrap_pybind_function([](int index) {
           TORCH_CHECK_INDEX(index <= 0,

@@ -125,7 +125,7 @@ void verify_scratch(const Segment& segment, const char* pass) {
   std::unordered_map<uint32_t, Interval> intervals;
   for (uint32_t i = 0; i < segment.steps.size(); ++i) {
     const auto note = [&](const View& view) {
-      if (view.scratch) {
+      if (view.scratch && view.meta.numel > 0) {
         auto [it, fresh] = intervals.emplace(view.buffer, Interval{i, i, view.scratch_at});
         it->second.last = i;
         TORCH_INTERNAL_ASSERT(it->second.at == view.scratch_at && view.scratch_at >= 0, "[", pass,

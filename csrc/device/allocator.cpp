@@ -33,30 +33,31 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override {}
+  void emptyCache(c10::MempoolId_t) override { Session::get().buffers().host_memory().trim(0); }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
   DeviceStats getDeviceStats(c10::DeviceIndex) override {
     const auto& counters = Session::get().buffers().counters();
     DeviceStats stats;
-    const auto fill = [](StatArray& array, int64_t current, int64_t peak, int64_t allocated,
-                         int64_t freed) {
+    const auto fill = [](StatArray& array, const Gauge& gauge) {
       Stat& stat = array[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-      stat.current = current;
-      stat.peak = peak;
-      stat.allocated = allocated;
-      stat.freed = freed;
+      stat.current = gauge.current();
+      stat.peak = gauge.peak();
+      stat.allocated = gauge.added();
+      stat.freed = gauge.removed();
     };
-    const int64_t current = counters.allocated.load(), peak = counters.peak.load();
-    const int64_t in = counters.total_allocated.load(), out = counters.total_freed.load();
-    for (StatArray* bytes : {&stats.allocated_bytes, &stats.reserved_bytes, &stats.active_bytes,
-                             &stats.requested_bytes}) {
-      fill(*bytes, current, peak, in, out);
+    for (StatArray* bytes : {&stats.allocated_bytes, &stats.active_bytes, &stats.requested_bytes}) {
+      fill(*bytes, counters.allocated);
     }
-    const int64_t made = counters.allocations.load(), gone = counters.frees.load();
-    for (StatArray* count : {&stats.allocation, &stats.active, &stats.segment}) {
-      fill(*count, made - gone, made - gone, made, gone);
+    for (StatArray* count : {&stats.allocation, &stats.active}) {
+      fill(*count, counters.buffers);
     }
+    fill(stats.reserved_bytes, counters.reserved);
+    fill(stats.segment, counters.segments);
+    stats.num_alloc_retries = counters.retries.load();
+    stats.num_ooms = counters.failures.load();
+    stats.num_device_alloc = counters.segments.added();
+    stats.num_device_free = counters.segments.removed();
     return stats;
   }
 

@@ -1,42 +1,15 @@
 #include "graph/buffer.h"
 
-#include <c10/core/CPUAllocator.h>
-
+#include <algorithm>
 #include <utility>
 
 namespace tiledev {
-
-void MemoryCounters::add(int64_t nbytes) {
-  const int64_t now = allocated.fetch_add(nbytes, std::memory_order_relaxed) + nbytes;
-  total_allocated.fetch_add(nbytes, std::memory_order_relaxed);
-  allocations.fetch_add(1, std::memory_order_relaxed);
-  int64_t seen = peak.load(std::memory_order_relaxed);
-  while (now > seen && !peak.compare_exchange_weak(seen, now, std::memory_order_relaxed)) {
-  }
-}
-
-void MemoryCounters::remove(int64_t nbytes) {
-  allocated.fetch_sub(nbytes, std::memory_order_relaxed);
-  total_freed.fetch_add(nbytes, std::memory_order_relaxed);
-  frees.fetch_add(1, std::memory_order_relaxed);
-}
-
-void MemoryCounters::reset_peak() {
-  peak = allocated.load();
-}
-
-void MemoryCounters::reset_accumulated() {
-  total_allocated = allocated.load();
-  total_freed = 0;
-}
 
 Buffer::Buffer(BufferPool* pool, size_t nbytes)
     : pool_(pool), id_(pool->next_id()), nbytes_(nbytes), address_(pool->enlist(*this, nbytes)) {}
 
 Buffer::~Buffer() {
-  if (has_memory()) {
-    pool_->counters().remove(static_cast<int64_t>(counted_));
-  }
+  drop_memory();
   pool_->delist(*this, nbytes_);
 }
 
@@ -74,28 +47,119 @@ c10::intrusive_ptr<Buffer> BufferPool::find(uintptr_t address) {
   return {};
 }
 
+std::vector<LiveBuffer> BufferPool::largest() {
+  constexpr size_t kShown = 5;
+  const auto larger = [](const LiveBuffer& a, const LiveBuffer& b) { return a.nbytes > b.nbytes; };
+  std::vector<LiveBuffer> found;
+  const std::lock_guard lock(mutex_);
+  for (Buffer* buffer = first_; buffer != nullptr; buffer = buffer->next_) {
+    const bool small = found.size() == kShown && buffer->nbytes_ <= found.back().nbytes;
+    if (small || buffer->nbytes_ == 0 || !buffer->has_memory()) {
+      continue;
+    }
+    const LiveBuffer live{buffer->nbytes_, buffer->origin};
+    found.insert(std::upper_bound(found.begin(), found.end(), live, larger), live);
+    found.resize(std::min(found.size(), kShown));
+  }
+  return found;
+}
+
+// ---- memory -----------------------------------------------------------------------------------
+
+void BufferPool::set_limit(int64_t nbytes) {
+  limit_.store(nbytes, std::memory_order_relaxed);
+  host_memory_.trim(cache_room());
+}
+
+void BufferPool::charge(size_t nbytes) {
+  if (!counters_.allocated.add_within(static_cast<int64_t>(nbytes), limit())) {
+    refuse(nbytes, true);
+  }
+  counters_.buffers.add(1);
+}
+
+// What the limit leaves for the cache.
+size_t BufferPool::cache_room() const {
+  if (limit() == kNoLimit) {
+    return SIZE_MAX;
+  }
+  return static_cast<size_t>(std::max(limit() - counters_.allocated.current(), int64_t{0}));
+}
+
+c10::Storage BufferPool::allocate(size_t nbytes) {
+  charge(nbytes);
+  c10::DataPtr data = host_memory_.try_allocate(nbytes, cache_room());
+  if (!data && nbytes > 0) {
+    counters_.allocated.remove(static_cast<int64_t>(nbytes));
+    counters_.buffers.remove(1);
+    refuse(nbytes, false);
+  }
+  // A task may resize the storage, with this allocator.
+  return c10::Storage(c10::Storage::use_byte_size_t{}, nbytes, std::move(data), &host_memory_,
+                      /*resizable=*/true);
+}
+
+void BufferPool::refuse(size_t nbytes, bool by_limit) {
+  counters_.failures.fetch_add(1, std::memory_order_relaxed);
+  const auto allocated = static_cast<size_t>(counters_.allocated.current());
+  std::string text = "[tiledev] out of memory: asked for " + readable_nbytes(nbytes) + ", with " +
+                     readable_nbytes(allocated) + " allocated, ";
+  if (by_limit) {
+    text += "but memory_limit is " + readable_nbytes(static_cast<size_t>(limit())) +
+            ". Free tensors, or raise the limit (tiledev.init_context)";
+  } else {
+    text += "but the system has no more. Free tensors";
+  }
+  throw OutOfMemory(std::move(text), largest());
+}
+
 const c10::Storage& Buffer::memory() {
   if (!has_memory()) {
     const std::lock_guard lock(pool_->memory_mutex(id_));
     if (!has_memory()) {
-      memory_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes_, c10::GetCPUAllocator(),
-                             /*resizable=*/true);
-      counted_ = nbytes_;
-      pool_->counters().add(static_cast<int64_t>(counted_));
-      has_memory_.store(true, std::memory_order_release);
+      take(pool_->allocate(nbytes_));
     }
   }
   return memory_;
 }
 
 void Buffer::adopt(c10::Storage memory) {
-  if (has_memory()) {
-    pool_->counters().remove(static_cast<int64_t>(counted_));
+  pool_->charge(memory.nbytes());
+  drop_memory();
+  take(std::move(memory));
+  pool_->host_memory().trim(pool_->cache_room());
+}
+
+void Buffer::check_room() const {
+  const int64_t limit = pool_->limit();
+  if (limit != BufferPool::kNoLimit && !has_memory() &&
+      static_cast<int64_t>(nbytes_) > limit - pool_->counters().allocated.current()) {
+    pool_->refuse(nbytes_, true);
   }
+}
+
+void Buffer::take(c10::Storage memory) {
   memory_ = std::move(memory);
   counted_ = memory_.nbytes();
-  pool_->counters().add(static_cast<int64_t>(counted_));
+  foreign_ = counted_ > 0 && !HostMemory::owns(memory_.data_ptr());
+  if (foreign_) {
+    pool_->counters().reserved.add(static_cast<int64_t>(counted_));
+    pool_->counters().segments.add(1);
+  }
   has_memory_.store(true, std::memory_order_release);
+}
+
+void Buffer::drop_memory() {
+  if (!has_memory()) {
+    return;
+  }
+  auto& counters = pool_->counters();
+  counters.allocated.remove(static_cast<int64_t>(counted_));
+  counters.buffers.remove(1);
+  if (foreign_) {
+    counters.reserved.remove(static_cast<int64_t>(counted_));
+    counters.segments.remove(1);
+  }
 }
 
 }  // namespace tiledev

@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "graph/address_space.h"
+#include "graph/host_memory.h"
+#include "graph/memory_counters.h"
+#include "graph/out_of_memory.h"
 
 namespace tiledev {
 
@@ -49,11 +52,17 @@ class Buffer final : public c10::intrusive_ptr_target {
   bool external() const { return external_.load(std::memory_order_acquire); }
   void set_external(bool value) { external_.store(value, std::memory_order_release); }
 
-  // The host memory, allocated on the first call. May be called by tasks that run at once.
+  // The host memory, allocated on the first call, with arbitrary contents. May be called by tasks
+  // that run at once. Throws OutOfMemory.
   const c10::Storage& memory();
   bool has_memory() const { return has_memory_.load(std::memory_order_acquire); }
-  // Takes over a storage that holds the buffer's value. The caller is its only writer.
+  // Takes over a storage that holds the buffer's value. The caller is its only writer. Throws
+  // OutOfMemory, and leaves the buffer as it was, if the limit on memory forbids it.
   void adopt(c10::Storage memory);
+  // Forgets the memory of a value that could not be computed.
+  void discard() { drop_memory(); }
+  // Throws OutOfMemory if memory() or adopt() would, as things stand.
+  void check_room() const;
 
   // Written by the task that failed or was skipped, read by those that depend on it.
   std::shared_ptr<RunError> error;
@@ -67,6 +76,7 @@ class Buffer final : public c10::intrusive_ptr_target {
   uint32_t pending_writes = 0;  // those that write it
   uint64_t mark = 0;            // scratch of one pass over the graph: pass number ...
   uint32_t mark_index = 0;      // ... and value
+  Origin origin;                // complete before the buffer has memory
   std::unique_ptr<ExecutorState> executor_state;
 
  private:
@@ -79,41 +89,54 @@ class Buffer final : public c10::intrusive_ptr_target {
   const size_t nbytes_;
   const uintptr_t address_;
   std::atomic<bool> external_{false};
+  void take(c10::Storage memory);
+  void drop_memory();
+
   std::atomic<bool> has_memory_{false};
   size_t counted_ = 0;
+  bool foreign_ = false;  // the memory is ATen's, not the pool's
   c10::Storage memory_;
 };
 
 using BufferPtr = c10::intrusive_ptr<Buffer>;
 
-struct MemoryCounters {
-  std::atomic<int64_t> allocated{0}, peak{0}, total_allocated{0}, total_freed{0};
-  std::atomic<int64_t> allocations{0}, frees{0}, live_buffers{0};
-
-  void add(int64_t nbytes);
-  void remove(int64_t nbytes);
-  void reset_peak();
-  void reset_accumulated();
-};
-
-// Makes buffers and counts them. Outlives all of its buffers.
+// Makes buffers, gives them memory and counts both. Outlives all of its buffers.
 class BufferPool {
  public:
+  static constexpr int64_t kNoLimit = INT64_MAX;
+
   BufferPtr create(size_t nbytes) { return c10::make_intrusive<Buffer>(this, nbytes); }
   const AddressSpace& addresses() const { return addresses_; }
   MemoryCounters& counters() { return counters_; }
+  HostMemory& host_memory() { return host_memory_; }
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   // The live buffer at an address, or null. Walks all of them: for rare needs only.
   c10::intrusive_ptr<Buffer> find(uintptr_t address);
-  // Give a buffer its address and take it back; called by the buffer itself.
-  uintptr_t enlist(Buffer& buffer, size_t nbytes);
-  void delist(Buffer& buffer, size_t nbytes);
-  std::mutex& memory_mutex(uint64_t id) { return memory_mutexes_[id % kMutexes]; }
+  // The live buffers that have the most memory, largest first.
+  std::vector<LiveBuffer> largest();
+
+  // How many bytes the buffers may have; the cache shrinks before they reach that.
+  void set_limit(int64_t nbytes);
+  int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
  private:
+  friend class Buffer;
   static constexpr size_t kMutexes = 16;
+
+  // Give a buffer its address and take it back.
+  uintptr_t enlist(Buffer& buffer, size_t nbytes);
+  void delist(Buffer& buffer, size_t nbytes);
+  // Counts bytes that a buffer gets; throws OutOfMemory if they are too many.
+  void charge(size_t nbytes);
+  c10::Storage allocate(size_t nbytes);  // charges as well
+  size_t cache_room() const;
+  [[noreturn]] void refuse(size_t nbytes, bool by_limit);
+  std::mutex& memory_mutex(uint64_t id) { return memory_mutexes_[id % kMutexes]; }
+
   AddressSpace addresses_;
   MemoryCounters counters_;
+  HostMemory host_memory_{counters_};
+  std::atomic<int64_t> limit_{kNoLimit};
   std::atomic<uint64_t> next_id_{1};
   std::mutex memory_mutexes_[kMutexes];
   std::mutex mutex_;  // for the addresses and the list

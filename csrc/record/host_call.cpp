@@ -8,6 +8,7 @@
 
 #include "record/bridge.h"
 #include "record/call.h"
+#include "record/memory_errors.h"
 #include "record/plain_dispatch.h"
 #include "record/session.h"
 #include "record/storage.h"
@@ -145,6 +146,7 @@ class HostCallRunner {
     const TensorMeta meta = meta_of(*result.unsafeGetTensorImpl());
     auto buffer = Session::get().buffers().create(result.storage().nbytes());
     const size_t nbytes = buffer->nbytes();
+    buffer->origin = {traits_.name.c_str(), bridge().capture_location(), meta, nbytes};
     buffer->adopt(result.storage());
     c10::Storage storage(c10::Storage::use_byte_size_t{}, nbytes, make_data_ptr(std::move(buffer)),
                          c10::GetAllocator(kDevice), /*resizable=*/true);
@@ -165,7 +167,12 @@ void run_on_host(const OpTraits& traits, torch::jit::Stack* stack) {
   TORCH_CHECK_NOT_IMPLEMENTED(traits.handling != Handling::kView, "[", traits.name,
                               "] is a view that tiledev does not implement");
   Session::get().check_usable();
-  HostCallRunner(traits, stack).run();
+  try {
+    HostCallRunner(traits, stack).run();
+  } catch (OutOfMemory& error) {
+    name_largest_buffers(error);
+    throw;
+  }
 }
 
 void fall_back(const OpTraits& traits, torch::jit::Stack* stack, const char* reason) {
@@ -188,7 +195,12 @@ void move_indices_to_device(const OpTraits& traits, torch::jit::Stack* stack) {
 
 at::Tensor host_alias(const at::Tensor& tensor) {
   const auto& impl = *tensor.unsafeGetTensorImpl();
-  return host_view(buffer_of(impl).memory(), meta_of(impl), impl.storage_offset());
+  try {
+    return host_view(buffer_of(impl).memory(), meta_of(impl), impl.storage_offset());
+  } catch (OutOfMemory& error) {
+    name_largest_buffers(error);
+    throw;
+  }
 }
 
 at::Tensor read_out(const at::Tensor& tensor) {

@@ -85,6 +85,11 @@ class Recording {
     for (c10::TensorImpl* impl : call_.operands()) {
       node.operands.push_back({buffer_ptr(*impl), impl->storage_offset()});
     }
+    for (size_t i = 0; i < node.operands.size(); ++i) {
+      if (signature_->operand_written[i] != 0) {
+        note_origin(*node.operands[i].buffer, signature_->operands[i]);
+      }
+    }
     node.values.assign(std::make_move_iterator(call_.values().begin()),
                        std::make_move_iterator(call_.values().end()));
     if (call_.stream() != nullptr) {
@@ -105,6 +110,12 @@ class Recording {
     node.signature = std::move(signature_);
   }
 
+  void note_origin(Buffer& buffer, const TensorMeta& meta) const {
+    if (buffer.origin.op == nullptr && !buffer.has_memory()) {
+      buffer.origin = {state_.traits.name.c_str(), location_, meta, buffer.nbytes()};
+    }
+  }
+
   at::Tensor make_output(Node& node, const OutputMeta& output) {
     switch (output.kind) {
       case OutputMeta::Kind::kOperand:
@@ -116,6 +127,7 @@ class Recording {
         c10::Storage storage = make_storage(output.meta.storage_nbytes());
         node.results.push_back(
             BufferPtr::reclaim_copy(&buffer_of(*storage.unsafeGetStorageImpl())));
+        note_origin(*node.results.back(), output.meta);
         return make_tensor(std::move(storage), output.meta);
       }
     }

@@ -82,13 +82,14 @@ void Session::configure(const Settings& settings) {
                 "first tensor is made on tiledev, or call shutdown_context() first");
   }
   settings_ = settings;
+  buffers_.set_limit(settings.memory_limit);
   executor();
 }
 
 Executor& Session::executor() {
   if (!executor_) {
     const int workers = settings_.workers > 0 ? settings_.workers : at::get_num_threads();
-    executor_ = make_native_executor(workers);
+    executor_ = make_native_executor(workers, buffers_.host_memory());
     executor_ready_ = true;
     touched_.store(true, std::memory_order_relaxed);
   }
@@ -116,6 +117,7 @@ void Session::shutdown(bool cancel) {
     pending = graph_.take_all();
     compiled = std::move(compiled_);
     settings_ = Settings{};
+    buffers_.set_limit(settings_.memory_limit);
   }
   const auto error =
       lost_value("shutdown_context", "the context was shut down before this value was computed");

@@ -21,6 +21,7 @@ struct Settings {
   int verbose = 0;
   int64_t max_pending_nodes = 20000;
   int64_t max_pending_bytes = int64_t{4} << 30;
+  int64_t memory_limit = BufferPool::kNoLimit;
 
   bool operator==(const Settings&) const = default;
 };
@@ -40,6 +41,8 @@ class Session {
   bool initialized() const { return executor_ready_.load(std::memory_order_acquire); }
   Settings settings();
   int workers();
+  // Changes this setting at any time.
+  void set_memory_limit(int64_t nbytes);
 
   BufferPool& buffers() { return buffers_; }
   // The lock for the fields of buffers and for append().

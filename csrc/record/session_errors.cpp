@@ -7,6 +7,7 @@
 #include <string>
 
 #include "record/bridge.h"
+#include "record/memory_errors.h"
 #include "record/session.h"
 
 namespace tiledev {
@@ -18,16 +19,40 @@ std::string describe(const RunError& error) {
   return "[" + error.op + "] failed on tiledev" + (where.empty() ? "" : "; recorded at " + where);
 }
 
-// Adds where it came from; the type of the exception stays.
-std::exception_ptr with_context(const std::exception_ptr& exception, const std::string& context) {
+// ATen's allocator for the CPU, which kernels use for what they return, says it in words alone:
+// those words, or nothing if the error is another one.
+std::string words_of_allocator(const c10::Error& error) {
+  const size_t begin = error.msg().find("DefaultCPUAllocator: ");
+  return begin == std::string::npos ? "" : error.msg().substr(begin);
+}
+
+std::exception_ptr out_of_memory(const std::string& why, BufferPool& buffers,
+                                 const std::string& context) {
+  buffers.counters().failures.fetch_add(1, std::memory_order_relaxed);
+  OutOfMemory error("[tiledev] out of memory: " + why, buffers.largest());
+  error.add_context(context);
+  name_largest_buffers(error);
+  return std::make_exception_ptr(error);
+}
+
+// Adds where it came from; the type of the exception stays, except that a failed allocation is
+// always an OutOfMemoryError.
+std::exception_ptr with_context(const std::exception_ptr& exception, BufferPool& buffers,
+                                const std::string& context) {
   try {
     std::rethrow_exception(exception);
+  } catch (OutOfMemory& e) {
+    e.add_context(context);
+    name_largest_buffers(e);
+    return exception;
   } catch (c10::Error& e) {
+    if (const std::string words = words_of_allocator(e); !words.empty()) {
+      return out_of_memory(words, buffers, context);
+    }
     e.add_context(context);
     return exception;
   } catch (const std::bad_alloc&) {
-    return std::make_exception_ptr(
-        c10::OutOfMemoryError({__func__, __FILE__, __LINE__}, "out of memory; " + context));
+    return out_of_memory("the system has no more", buffers, context);
   } catch (const std::exception& e) {
     return std::make_exception_ptr(
         c10::Error({__func__, __FILE__, __LINE__}, std::string(e.what()) + "\n" + context));
@@ -44,7 +69,7 @@ void Session::throw_error(const std::shared_ptr<RunError>& error,
     for (const auto& other : others) {
       context += "\nAlso: " + describe(*other);
     }
-    error->exception = with_context(error->exception, context);
+    error->exception = with_context(error->exception, buffers_, context);
   }
   std::rethrow_exception(error->exception);
 }

@@ -13,6 +13,12 @@ bool Session::set_eager(bool eager) {
   return eager_.exchange(eager);
 }
 
+void Session::set_memory_limit(int64_t nbytes) {
+  const std::lock_guard lock(mutex_);
+  settings_.memory_limit = nbytes;
+  buffers_.set_limit(nbytes);
+}
+
 void Session::restrict_workers(const std::string& kind) {
   TORCH_CHECK(kind == "cpu", "[restrict_", kind, "] this context has no ", kind,
               " workers; it was made with cpu workers alone");
@@ -88,7 +94,7 @@ std::map<std::string, int64_t> Session::counters() {
           {"plans_in_flight", executor_ ? static_cast<int64_t>(executor_->unfinished_plans()) : 0},
           {"flushes", flushes_},
           {"self_flushes", self_flushes_},
-          {"allocated_bytes", buffers_.counters().allocated.load()}};
+          {"allocated_bytes", buffers_.counters().allocated.current()}};
 }
 
 void Session::reset_stats() {

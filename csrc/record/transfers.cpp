@@ -67,6 +67,9 @@ void copy_within_device(const at::Tensor& to, const at::Tensor& from) {
 
 void copy_to_device(const at::Tensor& to, const at::Tensor& from) {
   if (untouched(buffer_of(*to.unsafeGetTensorImpl()))) {
+    Buffer& buffer = buffer_of(*to.unsafeGetTensorImpl());
+    const TensorMeta meta = meta_of(*to.unsafeGetTensorImpl());
+    buffer.origin = {"aten::copy_", bridge().capture_location(), meta, buffer.nbytes()};
     copy_on_host(host_alias(to), from);
     return;
   }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/Allocator.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -49,7 +51,7 @@ class Executor {
   virtual Stats stats() const = 0;
 };
 
-// CPU threads as workers. `workers` >= 1.
-std::unique_ptr<Executor> make_native_executor(int workers);
+// CPU threads as workers. `workers` >= 1; `memory` is for what they need beside the buffers.
+std::unique_ptr<Executor> make_native_executor(int workers, c10::Allocator& memory);
 
 }  // namespace tiledev

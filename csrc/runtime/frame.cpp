@@ -2,7 +2,6 @@
 
 #include <ATen/core/List.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <utility>
@@ -30,11 +29,11 @@ const View& view_at(const Step& step, size_t t) {
 
 }  // namespace
 
-const c10::Storage& Scratch::reserve(int64_t nbytes) {
+const c10::Storage& Scratch::reserve(int64_t nbytes, c10::Allocator& memory) {
   if (nbytes > nbytes_ || !storage_) {
     storage_ = {};
     nbytes_ = std::max(nbytes, 2 * nbytes_);
-    storage_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes_, c10::GetCPUAllocator(),
+    storage_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes_, &memory,
                             /*resizable=*/false);
   }
   return storage_;

@@ -18,7 +18,7 @@ namespace tiledev {
 class Scratch {
  public:
   // At least this much, from now on; what was there is lost.
-  const c10::Storage& reserve(int64_t nbytes);
+  const c10::Storage& reserve(int64_t nbytes, c10::Allocator& memory);
 
  private:
   c10::Storage storage_;

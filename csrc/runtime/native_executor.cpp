@@ -21,7 +21,7 @@ namespace {
 
 class NativeExecutor final : public Executor {
  public:
-  explicit NativeExecutor(int workers);
+  NativeExecutor(int workers, c10::Allocator& memory);
   ~NativeExecutor() override;
 
   void submit(PlanPtr plan, std::vector<Node> nodes) override;
@@ -58,6 +58,7 @@ class NativeExecutor final : public Executor {
   void release_nodes(Instance& instance, const Segment& segment);
   void task_done(Instance& instance);
 
+  c10::Allocator& memory_;  // for scratch and partial results
   std::vector<std::unique_ptr<Worker>> workers_;
   std::mutex submit_mutex_;
 
@@ -83,7 +84,7 @@ class NativeExecutor final : public Executor {
   std::atomic<uint64_t> tasks_run_{0}, tasks_failed_{0}, tasks_skipped_{0};
 };
 
-NativeExecutor::NativeExecutor(int workers) {
+NativeExecutor::NativeExecutor(int workers, c10::Allocator& memory) : memory_(memory) {
   for (int i = 0; i < workers; ++i) {
     workers_.push_back(std::make_unique<Worker>());
   }
@@ -297,7 +298,7 @@ void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker,
   set_intra_op_threads(segment.tiled() ? 1 : workers());
   auto frame = frames.take(task.task);
   last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, *frame,
-                                                 workers_[worker]->scratch);
+                                                 workers_[worker]->scratch, memory_);
   frames.give_back(task.task, std::move(frame));
 }
 
@@ -427,9 +428,9 @@ std::vector<std::shared_ptr<RunError>> NativeExecutor::take_errors() {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_native_executor(int workers) {
+std::unique_ptr<Executor> make_native_executor(int workers, c10::Allocator& memory) {
   TORCH_CHECK_VALUE(workers >= 1, "[init_context] needs at least one worker, got ", workers);
-  return std::make_unique<NativeExecutor>(workers);
+  return std::make_unique<NativeExecutor>(workers, memory);
 }
 
 }  // namespace tiledev

@@ -1,7 +1,6 @@
 #include "runtime/segment_run.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
 #include <exception>
@@ -69,7 +68,7 @@ bool SegmentRun::claim(const Segment& segment, uint32_t& unit) {
 // ---- units --------------------------------------------------------------------------------------
 
 const std::vector<c10::Storage>* SegmentRun::partials_of(const Segment& segment, uint32_t unit,
-                                                         size_t step) {
+                                                         size_t step, c10::Allocator& allocator) {
   if (segment.lanes == 0 || unit == 0) {
     return nullptr;  // the first lane accumulates in the result itself
   }
@@ -92,7 +91,7 @@ const std::vector<c10::Storage>* SegmentRun::partials_of(const Segment& segment,
   for (const View& view : s.outputs) {
     if (view.partial) {
       memory->emplace_back(c10::Storage::use_byte_size_t{}, view.meta.storage_nbytes(),
-                           c10::GetCPUAllocator(), /*resizable=*/false);
+                           &allocator, /*resizable=*/false);
     }
   }
   return memory;
@@ -127,12 +126,12 @@ void SegmentRun::fail(const Segment& segment, size_t step, const std::vector<Nod
 }
 
 bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
-                          Frame& frame, Scratch& scratch) {
+                          Frame& frame, Scratch& scratch, c10::Allocator& allocator) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   const size_t tiles = segment.tiles();
   const size_t begin = segment.lanes > 0 ? unit * tiles / segment.lanes : unit;
   const size_t end = segment.lanes > 0 ? (unit + 1) * tiles / segment.lanes : unit + 1;
-  const c10::Storage& memory = scratch.reserve(segment.scratch_bytes);
+  const c10::Storage& memory = scratch.reserve(segment.scratch_bytes, allocator);
   const auto guarded = [&](size_t i, auto&& f) {
     if (skips(segment, i)) {
       return;
@@ -145,7 +144,7 @@ bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint
   };
   for (size_t i = 0; i < segment.steps.size(); ++i) {
     if (segment.steps[i].form != Step::Form::kNode) {
-      guarded(i, [&] { frame.bind(i, nodes, memory, partials_of(segment, unit, i)); });
+      guarded(i, [&] { frame.bind(i, nodes, memory, partials_of(segment, unit, i, allocator)); });
     }
   }
   for (size_t t = begin; t < end; ++t) {
@@ -206,6 +205,9 @@ void SegmentRun::mark(const Segment& segment, std::vector<Node>& nodes, size_t i
     Buffer& buffer = *view.source.find(nodes);
     if (error) {
       buffer.error = error;
+      if (view.fresh) {
+        buffer.discard();
+      }
     } else if (buffer.error && replaces(view, nodes)) {
       buffer.error.reset();  // a failure before is overwritten
     }

@@ -30,7 +30,7 @@ class SegmentRun {
   bool claim(const Segment& segment, uint32_t& unit);
   // Runs it. True if it was the last one to finish: then the caller calls finish().
   bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, Frame& frame,
-                Scratch& scratch);
+                Scratch& scratch, c10::Allocator& memory);
   // Combines partial results and hands errors to the buffers that the failed steps should have
   // written.
   Outcome finish(const Segment& segment, std::vector<Node>& nodes);
@@ -39,7 +39,8 @@ class SegmentRun {
   bool skips(const Segment& segment, size_t step);
   void fail(const Segment& segment, size_t step, const std::vector<Node>& nodes);
   void make_errors(const Segment& segment);
-  const std::vector<c10::Storage>* partials_of(const Segment& segment, uint32_t unit, size_t step);
+  const std::vector<c10::Storage>* partials_of(const Segment& segment, uint32_t unit, size_t step,
+                                               c10::Allocator& memory);
   void combine(const Segment& segment, const std::vector<Node>& nodes);
   void combine_step(const Step& step, size_t i, const std::vector<Node>& nodes);
   void mark(const Segment& segment, std::vector<Node>& nodes, size_t step,

@@ -25,6 +25,11 @@ class Call {
   }
 
   void run() {
+    for (const BufferPtr& result : node_.results) {
+      if (result) {
+        result->check_room();  // before the kernel fills memory that nobody may keep
+      }
+    }
     stack_.reserve(std::max(signature_.args.size(), signature_.return_counts.size()));
     for (const ArgSlot& slot : signature_.args) {
       push(slot);

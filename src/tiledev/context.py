@@ -48,6 +48,7 @@ def init_context(
     verbose: int = 0,
     max_pending_nodes: int | None = None,
     max_pending_bytes: int | None = None,
+    memory_limit: int | None = None,
 ) -> None:
     """Makes the context with these settings; call it before the first op on the device.
 
@@ -59,6 +60,8 @@ def init_context(
         verbose: 0 is silent; each level above prints more about flushes, plans and tasks.
         max_pending_nodes: a graph of this many nodes is flushed (None: a default).
         max_pending_bytes: a graph whose results take this many bytes is flushed (None: a default).
+        memory_limit: bytes that the tensors may take in memory together (None: no limit). An op
+            that needs more fails with torch.OutOfMemoryError, which names the largest tensors.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -79,9 +82,10 @@ def init_context(
         raise TypeError(f"[init_context] got cpu_fallback={cpu_fallback!r}; pass True or False")
     nodes = _limit("max_pending_nodes", max_pending_nodes)
     nbytes = _limit("max_pending_bytes", max_pending_bytes)
+    memory = _limit("memory_limit", memory_limit)
     if ncuda > 0:
         _refuse_cuda(ncuda)
-    _C.init_context(ncpu, ncuda, cpu_fallback, verbose, nodes, nbytes)
+    _C.init_context(ncpu, ncuda, cpu_fallback, verbose, nodes, nbytes, memory)
 
 
 def _limit(name: str, value: int | None) -> int:

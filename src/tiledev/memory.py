@@ -24,11 +24,16 @@ __all__ = [
     "memory_summary",
     "reset_accumulated_memory_stats",
     "reset_peak_memory_stats",
+    "set_per_process_memory_fraction",
 ]
 
 
 def memory_stats(device: DeviceLike = None) -> OrderedDict[str, int]:
     """Returns the allocator's statistics, with the keys of `torch.cuda.memory_stats`.
+
+    Freed memory stays in a cache for tensors of its size. Besides torch's keys there are
+    "cached_bytes", and how often memory came from the cache ("cache_hits") and from the system
+    ("cache_misses").
 
     Example:
         >>> torch.tiledev.memory_stats()["allocated_bytes.all.current"] >= 0
@@ -76,8 +81,32 @@ def reset_accumulated_memory_stats(device: DeviceLike = None) -> None:
 
 
 def empty_cache() -> None:
-    """Returns the memory that the allocator caches to the system."""
+    """Returns the memory that the allocator caches to the system; waits for nothing."""
     tiledev._C.empty_cache()
+
+
+def set_per_process_memory_fraction(fraction: float, device: DeviceLike = None) -> None:
+    """Limits what tensors may take in memory together; see `memory_limit` of `init_context`.
+
+    Lasts until `shutdown_context` or the next call.
+
+    Args:
+        fraction: the part of the host's memory, from 0 to 1.
+        device: the device (default: the current one).
+
+    Raises:
+        TypeError: `fraction` is not a float.
+        ValueError: it is not between 0 and 1.
+    """
+    device_index(device, "set_per_process_memory_fraction")
+    if not isinstance(fraction, float):
+        raise TypeError(
+            f"[set_per_process_memory_fraction] got fraction={fraction!r}; pass a float"
+        )
+    if not 0 <= fraction <= 1:
+        raise ValueError(f"[set_per_process_memory_fraction] got fraction={fraction}; pass 0 to 1")
+    _, total = mem_get_info(device)
+    tiledev._C.set_memory_limit(int(total * fraction))
 
 
 def mem_get_info(device: DeviceLike = None) -> tuple[int, int]:

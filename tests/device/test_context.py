@@ -49,6 +49,8 @@ class TestSettings:
             ({"max_pending_nodes": 1e5}, TypeError),
             ({"max_pending_bytes": 0}, ValueError),
             ({"max_pending_bytes": -1}, ValueError),
+            ({"memory_limit": 0}, ValueError),
+            ({"memory_limit": "4GiB"}, TypeError),
         ],
     )
     def test_bad_arguments_are_named(self, fresh, arguments, error):
@@ -75,12 +77,13 @@ class TestSettings:
             tiledev.init_context(ncuda=1)
 
     def test_settings_are_taken(self, fresh):
-        tiledev.init_context(1, cpu_fallback=False, max_pending_nodes=77)
+        tiledev.init_context(1, cpu_fallback=False, max_pending_nodes=77, memory_limit=1 << 30)
         assert tiledev.is_context_initialized()
         settings = tiledev._C.context_settings()
         assert settings["ncpu"] == 1
         assert settings["cpu_fallback"] is False
         assert settings["max_pending_nodes"] == 77
+        assert settings["memory_limit"] == 1 << 30
 
     def test_the_same_settings_again_are_fine(self, fresh):
         tiledev.init_context(ncpu=2)

@@ -124,7 +124,11 @@ class TestAccelerator:
         assert torch.accelerator.max_memory_allocated() >= torch.accelerator.memory_allocated()
         assert torch.accelerator.memory_reserved() >= a.nbytes
         generic, ours = torch.accelerator.memory_stats(), torch.tiledev.memory_stats()
-        assert {name: generic[name] for name in ours} == ours
+        cache = {"cached_bytes", "cache_hits", "cache_misses"}
+        assert set(ours) - set(generic) == cache
+        assert {name: generic[name] for name in ours if name not in cache} == {
+            name: value for name, value in ours.items() if name not in cache
+        }
         torch.accelerator.empty_cache()
         torch.accelerator.reset_accumulated_memory_stats()
         free, total = torch.accelerator.get_memory_info()
