@@ -22,8 +22,8 @@
 #include "record/bridge.h"
 #include "record/ops.h"
 #include "record/session.h"
-#include "rules/rule.h"
 #include "record/storage.h"
+#include "rules/rule.h"
 
 namespace py = pybind11;
 
@@ -33,6 +33,17 @@ namespace {
 
 Session& session() {
   return Session::get();
+}
+
+// nodes, tensors, and for each group: extent, name, sizes of the tiles, members.
+py::tuple axis_groups() {
+  const Session::GroupReport report = session().axis_groups();
+  py::list groups;
+  for (const auto& info : report.groups) {
+    groups.append(py::make_tuple(info.group.extent, info.group.name, info.tiles,
+                                 info.group.members.size()));
+  }
+  return py::make_tuple(report.nodes, report.tensors, groups);
 }
 
 void init_context(int ncpu, int ncuda, bool cpu_fallback, int verbose, int64_t max_pending_nodes,
@@ -207,6 +218,19 @@ PYBIND11_MODULE(_C, m) {
           }
           return format == "dot" ? explain_dot(*plan) : explain_text(*plan);
         }));
+  m.def("set_axis_group_name",
+        torch::wrap_pybind_function([](const at::Tensor& tensor, int64_t dim, const std::string& name) {
+          session().name_axis(*tensor.unsafeGetTensorImpl(), dim, name);
+        }));
+  m.def("set_axis_group_tiling",
+        torch::wrap_pybind_function(
+            [](const std::string& name, int64_t uniform, std::vector<int64_t> sizes) {
+              session().set_axis_tiling(name, {uniform, std::move(sizes)});
+            }));
+  m.def("clear_axis_group_tiling", torch::wrap_pybind_function([](const std::string& name) {
+          session().clear_axis_tiling(name);
+        }));
+  m.def("axis_groups", torch::wrap_pybind_function(&axis_groups));
   m.def("set_tiling_mode", torch::wrap_pybind_function([](const std::string& mode) {
           TORCH_CHECK_VALUE(mode == "auto" || mode == "whole" || mode == "tiny",
                             "[set_tiling_mode] got mode=\"", mode,

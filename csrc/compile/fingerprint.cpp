@@ -18,9 +18,10 @@ uint64_t node_word(const Node& node) {
 
 }  // namespace
 
-Fingerprint fingerprint(const std::vector<Node>& nodes) {
+Fingerprint fingerprint(const std::vector<Node>& nodes, uint64_t tiling) {
   Fingerprint print;
   print.words.reserve(nodes.size() * 6);
+  print.words.push_back(tiling);
   const uint64_t pass = next_mark();
   for (const Node& node : nodes) {
     print.words.push_back(node_word(node));
@@ -39,6 +40,10 @@ Fingerprint fingerprint(const std::vector<Node>& nodes) {
       if (buffer.mark != pass) {
         buffer.mark = pass;
         buffer.mark_index = static_cast<uint32_t>(print.outlives.size());
+        for (const AxisName& axis : buffer.axis_names) {
+          print.words.push_back(tiling == 0 ? 0 : std::hash<std::string>{}(axis.name));
+          print.words.push_back(static_cast<uint64_t>(axis.span));
+        }
         print.outlives.push_back(buffer.external() || buffer.pending_uses > 0);
       }
       print.accesses.push_back(buffer.mark_index);

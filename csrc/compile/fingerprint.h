@@ -16,7 +16,8 @@ struct Fingerprint {
   std::vector<uint8_t> outlives;   // by local buffer number
 };
 
-// Needs the session's lock (it uses the marks of the buffers).
-Fingerprint fingerprint(const std::vector<Node>& nodes);
+// Needs the session's lock (it uses the marks of the buffers). `tiling`, if not 0, stands for the
+// tiles that the user chose; then the names of axes count, too.
+Fingerprint fingerprint(const std::vector<Node>& nodes, uint64_t tiling);
 
 }  // namespace tiledev

@@ -19,6 +19,7 @@ struct Pass {
 constexpr Pass kPasses[] = {
     {"dead_nodes", find_dead_nodes},  // by node: is it needed?
     {"lower", lower_nodes},           // nodes -> steps
+    {"axis_groups", name_axes},       // which dimensions are the same axis, if names are in use
     {"segments", form_segments},      // steps -> segments, each cut along one axis
     {"tiling", choose_tiles},         // where the tiles begin and end
     {"scratch", place_scratch},       // temporaries that live in a worker's scratch
@@ -39,10 +40,19 @@ std::vector<uint32_t> index_accesses(const std::vector<Node>& nodes) {
 
 }  // namespace
 
+std::vector<AxisGroup> pending_axis_groups(const std::vector<Node>& nodes) {
+  const Fingerprint print = fingerprint(nodes, 0);
+  const CompileOptions options;
+  Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, {}, 0, {}};
+  c.live.assign(nodes.size(), 1);
+  lower_nodes(c);
+  return find_axis_groups(c);
+}
+
 PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print,
                 const CompileOptions& options) {
   static std::atomic<uint64_t> next_id{1};
-  Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, 0, {}};
+  Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, {}, 0, {}};
   c.plan.id = next_id.fetch_add(1, std::memory_order_relaxed);
   c.plan.node_count = nodes.size();
   for (const Pass& pass : kPasses) {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/axis_groups.h"
 #include "compile/fingerprint.h"
 #include "compile/options.h"
 #include "compile/plan.h"
@@ -18,9 +19,13 @@ struct Compilation {
   std::vector<uint32_t> first_access;  // of each node, into print.accesses
   std::vector<uint8_t> live;           // by node
   std::vector<Step> steps;             // the live nodes, taken apart, in program order
+  std::vector<AxisGroup> groups;       // if names are in use
   uint32_t internal_buffers = 0;       // temporaries that no node knows; numbered after the others
   Plan plan;
 };
+
+// The nodes as they stand, taken apart and none of them dropped: for looking at axis groups.
+std::vector<AxisGroup> pending_axis_groups(const std::vector<Node>& nodes);
 
 // Compiles a list of nodes. With `options.verify` the plan is checked after every pass.
 PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print,
@@ -29,6 +34,7 @@ PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print,
 // The passes, in order; see pipeline.cpp for the list.
 void find_dead_nodes(Compilation& c);
 void lower_nodes(Compilation& c);
+void name_axes(Compilation& c);
 void form_segments(Compilation& c);
 void choose_tiles(Compilation& c);
 void place_scratch(Compilation& c);

@@ -67,6 +67,12 @@ struct SharedNode {
   uint32_t segments = 0;
 };
 
+// A buffer that belongs to a named axis group when the plan has run.
+struct PlanName {
+  AccessRef buffer;
+  AxisName axis;
+};
+
 // What an executor keeps with a plan between its runs.
 struct PlanCompanion {
   virtual ~PlanCompanion() = default;
@@ -82,6 +88,7 @@ struct Plan {
   std::vector<SharedNode> shared;
   std::vector<PlanEntry> entries;
   std::vector<PlanExit> exits;
+  std::vector<PlanName> names;
   mutable std::shared_ptr<PlanCompanion> companion;  // the executor's; set before the first run
 };
 

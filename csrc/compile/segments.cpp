@@ -5,11 +5,13 @@
 // later one, else into a new one right behind. So independent steps never part a chain.
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <unordered_map>
 
 #include "compile/axes.h"
+#include "compile/axis_groups.h"
 #include "compile/cost_model.h"
 #include "compile/pipeline.h"
 
@@ -25,11 +27,18 @@ struct Cut {
   bool partial = false;
 };
 
+// An axis group with tiles of given sizes.
+struct NamedTiling {
+  int64_t extent = 0;
+  std::vector<int64_t> bounds;  // 0, ..., extent
+};
+
 struct Draft {
   enum class Kind : uint8_t { kTiled, kChain, kWide };
   Kind kind = Kind::kChain;
   size_t position = 0;
   int64_t extent = 0;
+  const NamedTiling* tiling = nullptr;  // what the user asked for along this axis
   Segment segment;
   std::unordered_map<uint32_t, Cut> cuts;
 };
@@ -75,6 +84,7 @@ class SegmentBuilder {
       : c_(c), states_(c.print.outlives.size() + c.internal_buffers) {}
 
   void run() {
+    find_tilings();
     for (Step& step : c_.steps) {
       place(step);
     }
@@ -111,12 +121,62 @@ class SegmentBuilder {
     }
   }
 
+  // ---- what the user asked for ------------------------------------------------------------------
+
+  void find_tilings() {
+    if (c_.options.tilings.empty() || c_.options.mode != TilingMode::kAuto) {
+      return;
+    }
+    for (const AxisGroup& group : c_.groups) {
+      const auto asked = c_.options.tilings.find(group.name);
+      if (group.name.empty() || asked == c_.options.tilings.end()) {
+        continue;
+      }
+      auto tiling = std::make_unique<NamedTiling>();
+      tiling->extent = group.extent;
+      tiling->bounds = {0};
+      for (const int64_t size : tile_sizes(group.name, asked->second, group.extent)) {
+        tiling->bounds.push_back(tiling->bounds.back() + size);
+      }
+      for (const AxisKey& member : group.members) {
+        tiling_of_[member] = tiling.get();
+      }
+      tilings_.push_back(std::move(tiling));
+    }
+  }
+
+  const NamedTiling* tiling_of(const Step& step, const Candidate& candidate) const {
+    if (tiling_of_.empty()) {
+      return nullptr;
+    }
+    const StepAxes& axes = *candidate.axes;
+    for (size_t t = 0; t < axes.metas.size(); ++t) {
+      const int64_t span = span_of(axes.metas[t], axes.axes[candidate.axis].dims[t]);
+      const auto found = tiling_of_.find({view_at(step, t).buffer, span});
+      if (span > 0 && found != tiling_of_.end()) {
+        return found->second;
+      }
+    }
+    return nullptr;
+  }
+
+  // Whether tiles of these sizes begin and end at units of such a segment.
+  static bool representable(const NamedTiling& tiling, int64_t extent) {
+    for (const int64_t bound : tiling.bounds) {
+      if (bound * extent % tiling.extent != 0) {
+        return false;
+      }
+    }
+    return true;
+  }
+
   // ---- where a step goes ------------------------------------------------------------------------
 
   void place(Step& step) {
     const int64_t first = first_position(step);
     axes_ = c_.options.mode == TilingMode::kWhole || step.alone ? std::nullopt : find_axes(step);
     collapsed_ = axes_ ? collapse(step, *axes_) : std::nullopt;
+    named_ = axes_ ? named_axis(step) : std::nullopt;
     Draft* home = nullptr;
     const auto from = static_cast<size_t>(std::max<int64_t>(first, 0));
     const size_t end = std::min(order_.size(), from + kMaxTries);
@@ -172,7 +232,7 @@ class SegmentBuilder {
     const Segment& segment = draft.segment;
     switch (draft.kind) {
       case Draft::Kind::kChain:
-        return early && (step.alone || (is_small(step) && segment.work <= kChainWork &&
+        return early && !named_ && (step.alone || (is_small(step) && segment.work <= kChainWork &&
                                         segment.flops <= kSmallFlops * 8));
       case Draft::Kind::kTiled:
         return join_tiled(draft, step);
@@ -194,10 +254,11 @@ class SegmentBuilder {
 
   Draft* open(Step& step, size_t position) {
     const bool tiny = c_.options.mode == TilingMode::kTiny;
-    if (axes_ && (tiny || !is_small(step))) {
-      if (auto candidate = first_axis(step)) {
+    if (axes_ && (tiny || !is_small(step) || named_)) {
+      if (auto candidate = named_ ? named_ : first_axis(step)) {
         Draft* draft = insert(position, Draft::Kind::kTiled);
         draft->extent = candidate->axes->axes[candidate->axis].extent;
+        draft->tiling = tiling_of(step, *candidate);
         commit(*draft, step, *candidate);
         return draft;
       }
@@ -228,7 +289,22 @@ class SegmentBuilder {
   // Enough units that all workers have something to do.
   int64_t wanted_units() const { return 2 * planned_workers(c_.options); }
 
-  std::optional<Candidate> first_axis(const Step& step) {
+  // The outermost axis whose tiles the user chose.
+  std::optional<Candidate> named_axis(const Step& step) const {
+    for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
+      for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
+        const Candidate candidate{axes, a};
+        const NamedTiling* tiling = tiling_of(step, candidate);
+        if (tiling != nullptr && representable(*tiling, axes->axes[a].extent) &&
+            opens(step, candidate)) {
+          return candidate;
+        }
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<Candidate> first_axis(const Step& step) const {
     std::optional<Candidate> best;
     for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
       for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
@@ -335,7 +411,11 @@ class SegmentBuilder {
 
   // Whether the segment may have so few units.
   bool allows(const Draft& draft, int64_t extent) const {
-    return extent >= 2 && (extent == draft.extent || extent >= wanted_units());
+    if (draft.tiling != nullptr && !representable(*draft.tiling, extent)) {
+      return false;
+    }
+    return extent >= 2 &&
+           (extent == draft.extent || extent >= wanted_units() || draft.tiling != nullptr);
   }
 
   void commit(Draft& draft, Step& step, const Candidate& candidate) {
@@ -402,6 +482,11 @@ class SegmentBuilder {
       return;
     }
     segment.extent = draft.extent;
+    if (draft.tiling != nullptr) {
+      for (const int64_t bound : draft.tiling->bounds) {
+        segment.bounds.push_back(bound * draft.extent / draft.tiling->extent);
+      }
+    }
     for (Step& step : segment.steps) {
       step.extent_factor /= draft.extent;
       for_each_view(step, [&](View& view, size_t) { view.factor /= draft.extent; });
@@ -414,7 +499,10 @@ class SegmentBuilder {
   std::vector<State> states_;
   std::vector<std::unique_ptr<Draft>> drafts_;
   std::vector<Draft*> order_;
+  std::vector<std::unique_ptr<NamedTiling>> tilings_;
+  std::map<AxisKey, const NamedTiling*> tiling_of_;
   std::optional<StepAxes> axes_, collapsed_;  // of the step that is being placed
+  std::optional<Candidate> named_;            // its axis with tiles that the user chose
 };
 
 }  // namespace

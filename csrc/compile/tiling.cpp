@@ -36,14 +36,18 @@ class Tiler {
     if (!segment_.tiled()) {
       return;
     }
+    const bool given = !segment_.bounds.empty();
     if (options_.mode == TilingMode::kTiny) {
       cut_tiny();
-    } else {
+    } else if (!given) {
       cut(tile_count());
     }
     if (partial_) {
-      const auto lanes = options_.mode == TilingMode::kTiny ? 2 : planned_workers(options_);
-      segment_.lanes = static_cast<uint32_t>(std::min<size_t>(segment_.tiles(), lanes));
+      // Tiles that the user chose give the same bits for any number of workers.
+      const int lanes = options_.mode == TilingMode::kTiny ? 2
+                        : given                            ? kFixedLanes
+                                                           : planned_workers(options_);
+      segment_.lanes = static_cast<uint32_t>(std::min(segment_.tiles(), static_cast<size_t>(lanes)));
     }
   }
 

@@ -36,6 +36,13 @@ struct ExecutorState {
   virtual ~ExecutorState() = default;
 };
 
+// A name that a user gave to a dimension of a buffer, whatever view of it he looked at.
+struct AxisName {
+  int64_t span = 0;    // stride times size, in bytes
+  int64_t extent = 0;  // size
+  std::string name;
+};
+
 // The memory behind one storage. It is created without memory; memory appears when the first node
 // that needs it runs, and goes with the last reference: from the storage (`external`), from pending
 // nodes, or from tasks in flight. A buffer of no bytes also serves as a pure ordering token.
@@ -76,6 +83,7 @@ class Buffer final : public c10::intrusive_ptr_target {
   uint32_t pending_writes = 0;  // those that write it
   uint64_t mark = 0;            // scratch of one pass over the graph: pass number ...
   uint32_t mark_index = 0;      // ... and value
+  std::vector<AxisName> axis_names;
   Origin origin;                // complete before the buffer has memory
   std::unique_ptr<ExecutorState> executor_state;
 

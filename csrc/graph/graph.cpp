@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <iterator>
 #include <utility>
 
 namespace tiledev {
@@ -61,6 +62,14 @@ void Graph::append(Node node) {
     result_nbytes_ += buffer ? buffer->nbytes() : 0;
   }
   nodes_.push_back(std::move(node));
+}
+
+void Graph::put_back(std::vector<Node> nodes) {
+  std::vector<Node> later = std::exchange(nodes_, {});
+  for (Node& node : nodes) {
+    append(std::move(node));
+  }
+  std::move(later.begin(), later.end(), std::back_inserter(nodes_));
 }
 
 void Graph::forget(const Node& node) {

@@ -20,6 +20,9 @@ class Graph {
   size_t result_nbytes() const { return result_nbytes_; }  // of results not yet computed
   const std::vector<Node>& nodes() const { return nodes_; }
 
+  // Puts nodes that were just taken back, before all others.
+  void put_back(std::vector<Node> nodes);
+
   // Removes and returns every node.
   std::vector<Node> take_all();
 

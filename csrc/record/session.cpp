@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "record/bridge.h"
+#include "record/session_axes.h"
 
 namespace tiledev {
 
@@ -198,6 +199,8 @@ CompileOptions Session::compile_options() {
   options.mode = tiling_mode_;
   options.deterministic = at::globalContext().deterministicAlgorithms();
   options.verify = verify_;
+  options.named = !axis_extents_.empty();
+  options.tilings = tilings_;
   return options;
 }
 
@@ -213,9 +216,18 @@ void Session::compile_nodes(std::vector<Node> nodes) {
   if (nodes.empty()) {
     return;
   }
-  const Fingerprint print = fingerprint(nodes);
+  const Fingerprint print = fingerprint(nodes, tiling_word());
   const uint64_t misses = plans_.stats().misses;
-  PlanPtr plan = plans_.get(nodes, print, compile_options());
+  PlanPtr plan;
+  try {
+    plan = plans_.get(nodes, print, compile_options());
+  } catch (...) {
+    graph_.put_back(std::move(nodes));
+    throw;
+  }
+  for (const PlanName& name : plan->names) {
+    add_axis_name(resolve(nodes, name.buffer), name.axis);
+  }
   last_plan_ = plan;
   nodes_dropped_ += static_cast<int64_t>(plan->dropped.size());
   if (settings_.verbose > 0) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compile/axis_groups.h"
 #include "compile/plan_cache.h"
 #include "graph/graph.h"
 #include "runtime/executor.h"
@@ -78,6 +79,20 @@ class Session {
   // Plans made from now on; those made before are forgotten.
   void set_tiling_mode(TilingMode mode);
 
+  // Names dimension `dim` of a tensor. Raises ValueError if its axis group has another name.
+  void name_axis(const c10::TensorImpl& tensor, int64_t dim, const std::string& name);
+  void set_axis_tiling(const std::string& name, AxisTiling tiling);
+  void clear_axis_tiling(const std::string& name);  // "": all
+  struct GroupInfo {
+    AxisGroup group;
+    std::vector<int64_t> tiles;  // empty: automatic
+  };
+  struct GroupReport {
+    size_t nodes = 0, tensors = 0;
+    std::vector<GroupInfo> groups;
+  };
+  GroupReport axis_groups();
+
   bool set_eager(bool eager);
   bool eager() const { return eager_.load(std::memory_order_relaxed); }
   void restrict_workers(const std::string& kind);
@@ -105,6 +120,7 @@ class Session {
   std::shared_ptr<Executor> running_executor();  // null if there is none
   CompileOptions compile_options();              // needs the lock
   void compile_nodes(std::vector<Node> nodes);   // needs the lock
+  uint64_t tiling_word() const;                  // stands for the tilings in a fingerprint
   void submit_compiled();                        // needs the lock
   void throttle();
   // `others` failed at the same time and will not be raised.
@@ -125,6 +141,8 @@ class Session {
   std::atomic<bool> touched_{false};  // a fork from now on has lost something
   bool verify_ = false;
   TilingMode tiling_mode_ = TilingMode::kAuto;
+  std::map<std::string, AxisTiling> tilings_;
+  std::map<std::string, int64_t> axis_extents_;  // of every name given so far, the latest
 
   std::map<std::string, int64_t> fallbacks_;
   std::vector<std::pair<const OpTraits*, int64_t>> recorded_;  // by OpTraits::id

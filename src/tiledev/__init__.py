@@ -19,6 +19,15 @@ from tiledev import _registration as _registration
 # isort: split
 from tiledev import _C as _C
 from tiledev import _build_info
+from tiledev.axes import (
+    AxisGroup,
+    axis_groups,
+    clear_axis_group_tiling,
+    format_axis_groups,
+    print_axis_groups,
+    set_axis_group_name,
+    set_axis_group_tiling,
+)
 from tiledev.context import (
     compile_graph,
     eager,
@@ -38,25 +47,31 @@ from tiledev.context import (
     shutdown_context,
     wait,
 )
-from tiledev.graph import dump_graph
+from tiledev.graph import dump_graph, explain
 from tiledev.info import BuiltInfo, built_info, print_info
 
 __version__ = _build_info.VERSION
 
 __all__ = [
+    "AxisGroup",
     "BuiltInfo",
     "__version__",
+    "axis_groups",
     "built_info",
+    "clear_axis_group_tiling",
     "compile_graph",
     "dump_graph",
     "eager",
     "execute",
+    "explain",
     "fallback_stats",
+    "format_axis_groups",
     "has_pending_graph",
     "init_context",
     "is_context_initialized",
     "pending_op_names",
     "plan_cache_stats",
+    "print_axis_groups",
     "print_info",
     "reset_graph",
     "reset_stats",
@@ -64,6 +79,8 @@ __all__ = [
     "restrict_cpu",
     "restrict_cuda",
     "run",
+    "set_axis_group_name",
+    "set_axis_group_tiling",
     "shutdown_context",
     "wait",
 ]

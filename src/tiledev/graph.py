@@ -1,4 +1,4 @@
-"""Looking at the pending graph."""
+"""Looking at the pending graph and at the plan of the last flush."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal
 
 from tiledev import _C
 
-__all__ = ["dump_graph"]
+__all__ = ["dump_graph", "explain"]
 
 
 def dump_graph(format: Literal["text", "dot"] = "text") -> str:
@@ -31,3 +31,30 @@ def dump_graph(format: Literal["text", "dot"] = "text") -> str:
     if format not in ("text", "dot"):
         raise ValueError(f"[dump_graph] got format={format!r}; pass 'text' or 'dot'")
     return _C.format_graph(format)
+
+
+def explain(format: Literal["text", "dot"] = "text") -> str:
+    """Returns what the plan of the last flush does.
+
+    A plan is a list of segments: ops that run one after the other on each tile. A line says how a
+    segment is cut, what it reads and writes in memory, and how much scratch each worker needs; or
+    why it is not cut.
+
+    Args:
+        format: "text", or "dot": segments and what each waits for, in Graphviz's language.
+
+    Returns:
+        The description; empty if nothing was flushed yet.
+
+    Raises:
+        ValueError: `format` is something else.
+
+    Example:
+        >>> y = torch.ones(512, 512, device="tiledev").relu() + 1
+        >>> tiledev.wait()
+        >>> print(tiledev.explain().splitlines()[0])  # doctest: +ELLIPSIS
+        Plan ...: nodes=..., dropped=0, segments=..., tiled=...
+    """
+    if format not in ("text", "dot"):
+        raise ValueError(f"[explain] got format={format!r}; pass 'text' or 'dot'")
+    return _C.explain(format)

@@ -70,11 +70,6 @@ def _set_up_device(options: Options) -> None:
         tiledev.restrict_cpu()
     elif options.restrict == "cuda":
         tiledev.restrict_cuda()
-    if options.axis_tiling or options.print_axis_groups:
-        print(
-            "note: --axis-tiling and --print-axis-groups take effect with the tiled runtime, "
-            "which this version does not have yet; tasks are whole ops"
-        )
 
 
 def _train_all(data: Mnist, options: Options) -> list[Phase]:

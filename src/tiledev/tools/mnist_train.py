@@ -64,7 +64,10 @@ def train(model: nn.Module, data: Mnist, device: str, options: Options) -> Phase
             memory.reset_peak_memory_stats()
         local = copy.deepcopy(model).to(device)
         images, labels = data.images.to(device), data.labels.to(device)
-        _run_epochs(local, images, labels, phase, options)
+        axes = _Axes(local, options) if on_device else None
+        _run_epochs(local, images, labels, phase, options, axes)
+        if axes is not None:
+            axes.clear()  # the images are classified in parts of other sizes
         phase.accuracy = _accuracy(local, images, labels)
         phase.weights = [weight.detach().cpu() for weight in local.parameters()]
         if on_device:
@@ -78,8 +81,58 @@ def _mode(on_device: bool, options: Options) -> AbstractContextManager[object]:
     return tiledev.eager() if eager else nullcontext()
 
 
+class _Axes:
+    """Names the axes of model and batches, and cuts them as the options say."""
+
+    def __init__(self, model: nn.Module, options: Options) -> None:
+        self._tilings = {
+            tiling.name: tiling.sizes[0] if len(tiling.sizes) == 1 else tiling.sizes
+            for tiling in options.axis_tiling
+        }
+        self._print = options.print_axis_groups
+        self._used = bool(self._tilings) or self._print
+        self._batch_size = 0
+        if not self._used:
+            return
+        weights = [weight for weight in model.parameters() if weight.dim() == 2]
+        for i, weight in enumerate(weights):
+            outer = "classes" if i + 1 == len(weights) else "hidden"
+            inner = "features" if i == 0 else "hidden"
+            tiledev.set_axis_group_name(weight, {0: outer, 1: inner})
+        for name, sizes in self._tilings.items():
+            if name != "batch":
+                tiledev.set_axis_group_tiling(name, sizes)
+
+    def name_batch(self, images: Tensor) -> None:
+        """Call it before the forward pass over a batch [size, pixels]."""
+        if not self._used:
+            return
+        if "batch" in self._tilings and len(images) != self._batch_size and self._batch_size:
+            tiledev.clear_axis_group_tiling("batch")  # the sizes are checked against this batch
+        tiledev.set_axis_group_name(images, {0: "batch", 1: "features"})
+        if "batch" in self._tilings and len(images) != self._batch_size:
+            self._batch_size = len(images)
+            tiledev.set_axis_group_tiling("batch", self._tilings["batch"])
+
+    def show(self) -> None:
+        """Prints the axis groups the first time; call it when a step is recorded."""
+        if self._print:
+            self._print = False
+            tiledev.print_axis_groups()
+
+    def clear(self) -> None:
+        """Lets tiledev choose all tiles again."""
+        if self._used:
+            tiledev.clear_axis_group_tiling()
+
+
 def _run_epochs(
-    model: nn.Module, images: Tensor, labels: Tensor, phase: Phase, options: Options
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    phase: Phase,
+    options: Options,
+    axes: _Axes | None,
 ) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=options.lr, momentum=options.momentum)
     order = torch.Generator().manual_seed(options.seed)
@@ -91,7 +144,8 @@ def _run_epochs(
             loss = torch.zeros((), device=images.device)
             for batch, answers in _batches(images, labels, batch_size, order):
                 share = len(answers) / len(labels)
-                loss += _step(model, optimizer, batch, answers, options.grad_accum_steps) * share
+                parts = options.grad_accum_steps
+                loss += _step(model, optimizer, batch, answers, parts, axes) * share
                 phase.steps += 1
                 progress.advance()
             phase.losses.append(loss.item())  # the epoch's one readout
@@ -115,17 +169,26 @@ def _batches(
 
 
 def _step(
-    model: nn.Module, optimizer: torch.optim.Optimizer, images: Tensor, labels: Tensor, parts: int
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    parts: int,
+    axes: _Axes | None,
 ) -> Tensor:
     """Takes one optimizer step over a batch in up to `parts` parts; returns the mean loss, 0-d."""
     optimizer.zero_grad()
     losses: list[Tensor] = []
     for part, answers in zip(images.chunk(parts), labels.chunk(parts), strict=True):
+        if axes is not None:
+            axes.name_batch(part)
         loss = F.cross_entropy(model(part), answers)
         if parts > 1:
             loss = loss * (len(answers) / len(labels))
         loss.backward()  # type: ignore[no-untyped-call]
         losses.append(loss.detach())
+    if axes is not None:
+        axes.show()
     optimizer.step()
     return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 

@@ -1,0 +1,116 @@
+// Named axes and the tiles that users choose for them.
+
+#include "record/session_axes.h"
+
+#include <c10/util/Exception.h>
+
+#include <functional>
+#include <set>
+
+#include "compile/axis_groups.h"
+#include "compile/pipeline.h"
+#include "record/session.h"
+#include "record/storage.h"
+
+namespace tiledev {
+
+void add_axis_name(Buffer& buffer, const AxisName& axis) {
+  for (const AxisName& known : buffer.axis_names) {
+    if (known.span == axis.span) {
+      return;
+    }
+  }
+  buffer.axis_names.push_back(axis);
+}
+
+uint64_t Session::tiling_word() const {
+  if (axis_extents_.empty()) {
+    return 0;
+  }
+  uint64_t word = 1;
+  const auto add = [&](uint64_t value) { word = (word ^ value) * 0xFF51AFD7ED558CCDull + 1; };
+  for (const auto& [name, tiling] : tilings_) {
+    add(std::hash<std::string>{}(name));
+    add(static_cast<uint64_t>(tiling.uniform));
+    for (const int64_t size : tiling.sizes) {
+      add(static_cast<uint64_t>(size));
+    }
+  }
+  return word == 0 ? 1 : word;
+}
+
+void Session::name_axis(const c10::TensorImpl& tensor, int64_t dim, const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  Buffer& buffer = buffer_of(tensor);
+  const int64_t itemsize = static_cast<int64_t>(tensor.itemsize());
+  const AxisName axis{tensor.strides()[dim] * tensor.sizes()[dim] * itemsize, tensor.sizes()[dim],
+                      name};
+  for (const AxisName& known : buffer.axis_names) {
+    TORCH_CHECK_VALUE(known.span != axis.span || known.name == name,
+                      "[set_axis_group_name] got the name '", name, "' for dimension ", dim,
+                      " of a tensor whose axis group has the name '", known.name,
+                      "' already; an axis group has one name");
+  }
+  const auto before = buffer.axis_names;
+  add_axis_name(buffer, axis);
+  try {
+    pending_axis_groups(graph_.nodes());  // do two names meet?
+    if (const auto tiling = tilings_.find(name); tiling != tilings_.end()) {
+      tile_sizes(name, tiling->second, axis.extent);
+    }
+  } catch (...) {
+    buffer.axis_names = before;
+    throw;
+  }
+  axis_extents_[name] = axis.extent;
+}
+
+void Session::set_axis_tiling(const std::string& name, AxisTiling tiling) {
+  const std::lock_guard lock(mutex_);
+  const auto known = axis_extents_.find(name);
+  if (known == axis_extents_.end()) {
+    std::string names;
+    for (const auto& [other, extent] : axis_extents_) {
+      names += (names.empty() ? "'" : ", '") + other + "'";
+    }
+    TORCH_CHECK_VALUE(false, "[set_axis_group_tiling] there is no axis group named '", name,
+                      "' (known: ", names.empty() ? "none" : names,
+                      "); name one with set_axis_group_name first");
+  }
+  tile_sizes(name, tiling, known->second);
+  tilings_[name] = std::move(tiling);
+}
+
+void Session::clear_axis_tiling(const std::string& name) {
+  const std::lock_guard lock(mutex_);
+  if (name.empty()) {
+    tilings_.clear();
+    return;
+  }
+  TORCH_CHECK_VALUE(axis_extents_.count(name) > 0,
+                    "[clear_axis_group_tiling] there is no axis group named '", name, "'");
+  tilings_.erase(name);
+}
+
+Session::GroupReport Session::axis_groups() {
+  const std::lock_guard lock(mutex_);
+  GroupReport report;
+  report.nodes = graph_.nodes().size();
+  std::set<AxisKey> seen;
+  std::set<const Buffer*> buffers;
+  for (const Node& node : graph_.nodes()) {
+    for_each_access(node, [&](const Buffer& b, bool, bool, bool) { buffers.insert(&b); });
+  }
+  report.tensors = buffers.size();
+  for (AxisGroup& group : pending_axis_groups(graph_.nodes())) {
+    GroupInfo info;
+    if (const auto tiling = tilings_.find(group.name); tiling != tilings_.end()) {
+      info.tiles = tile_sizes(group.name, tiling->second, group.extent);
+    }
+    info.group = std::move(group);
+    report.groups.push_back(std::move(info));
+  }
+  return report;
+}
+
+}  // namespace tiledev

@@ -1,0 +1,10 @@
+#pragma once
+
+#include "graph/buffer.h"
+
+namespace tiledev {
+
+// Gives a dimension of a buffer a name, unless it has one. Needs the session's lock.
+void add_axis_name(Buffer& buffer, const AxisName& axis);
+
+}  // namespace tiledev

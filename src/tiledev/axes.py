@@ -1,0 +1,183 @@
+"""Axis groups: dimensions that ops tie together, their names, and the tiles they are cut into.
+
+An axis group is a set of dimensions that ops walk together: the rows of `x`, of `x @ w` and of
+their gradients are one group. tiledev cuts such axes into tiles by itself; naming a group lets you
+choose the tiles. Tiles are ranges of indices, not memory layouts: choosing others moves nothing and
+changes no result beyond rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from tiledev import _C
+
+__all__ = [
+    "AxisGroup",
+    "axis_groups",
+    "clear_axis_group_tiling",
+    "format_axis_groups",
+    "print_axis_groups",
+    "set_axis_group_name",
+    "set_axis_group_tiling",
+]
+
+SHOWN_TILES = 8
+
+
+@dataclass(frozen=True)
+class AxisGroup:
+    """One axis group of the pending graph.
+
+    Attributes:
+        extent: the length of the axis; of the outer factor where a view merges two axes.
+        name: the name, or None.
+        tiles: the sizes of the tiles that were chosen, or None: tiledev chooses.
+        members: how many dimensions of tensors belong to it.
+    """
+
+    extent: int
+    name: str | None
+    tiles: tuple[int, ...] | None
+    members: int
+
+
+def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str]) -> None:
+    """Names the axis groups of dimensions of a tensor.
+
+    A name holds for all tensors that ops tie to this dimension, in later graphs too: naming the
+    input's rows and the weights' dimensions once is enough for forward, backward, the optimizer's
+    state and all later steps. One name may stand on several groups.
+
+    Args:
+        tensor: a tensor on tiledev.
+        names: dimension -> name; negative dimensions count from the end.
+
+    Raises:
+        TypeError: `tensor` is not on tiledev, or a key or name is of the wrong type.
+        IndexError: there is no such dimension.
+        ValueError: the group has another name already, or a name is empty.
+
+    Example:
+        >>> x = torch.ones(4, 3, device="tiledev")
+        >>> tiledev.set_axis_group_name(x, {0: "batch"})
+    """
+    call = "set_axis_group_name"
+    if not isinstance(tensor, torch.Tensor) or tensor.device.type != "tiledev":
+        where = tensor.device if isinstance(tensor, torch.Tensor) else type(tensor).__name__
+        raise TypeError(f"[{call}] got a tensor on {where}; pass a tensor on tiledev")
+    for dim, name in names.items():
+        if not isinstance(dim, int) or isinstance(dim, bool) or not isinstance(name, str):
+            raise TypeError(f"[{call}] got {{{dim!r}: {name!r}}}; pass {{dimension: 'name'}}")
+        if not -tensor.dim() <= dim < tensor.dim():
+            raise IndexError(
+                f"[{call}] got dimension {dim} for a tensor of {tensor.dim()} dimensions; "
+                f"pass {-tensor.dim()} to {tensor.dim() - 1}"
+            )
+        if not name:
+            raise ValueError(f"[{call}] got an empty name for dimension {dim}")
+        _C.set_axis_group_name(tensor, dim % tensor.dim(), name)
+
+
+def set_axis_group_tiling(name: str, sizes: int | Sequence[int]) -> None:
+    """Chooses the tiles of the axis groups with a name, from the next flush on.
+
+    Args:
+        name: a name that `set_axis_group_name` gave.
+        sizes: an int, the size of each tile (the last one may be shorter); or the exact sizes of
+            all tiles, which must add up to the extent.
+
+    Raises:
+        ValueError: nobody gave this name, a size is not positive, or the sizes do not add up. If
+            the extent changes later (a last, shorter batch), the flush raises.
+
+    Example:
+        >>> x = torch.ones(4, 3, device="tiledev")
+        >>> tiledev.set_axis_group_name(x, {0: "rows"})
+        >>> tiledev.set_axis_group_tiling("rows", [1, 1, 2])
+        >>> tiledev.clear_axis_group_tiling("rows")
+    """
+    call = "set_axis_group_tiling"
+    if isinstance(sizes, int) and not isinstance(sizes, bool):
+        _check_sizes(call, name, [sizes])
+        _C.set_axis_group_tiling(name, sizes, [])
+        return
+    if isinstance(sizes, str) or not isinstance(sizes, Sequence):
+        raise TypeError(f"[{call}] got sizes={sizes!r} for {name!r}; pass an int or a list of ints")
+    _check_sizes(call, name, sizes)
+    _C.set_axis_group_tiling(name, 0, list(sizes))
+
+
+def _check_sizes(call: str, name: str, sizes: Sequence[int]) -> None:
+    if not sizes:
+        raise ValueError(f"[{call}] got no sizes for {name!r}; pass at least one")
+    for size in sizes:
+        if not isinstance(size, int) or isinstance(size, bool):
+            raise TypeError(f"[{call}] got size {size!r} for {name!r}; pass ints")
+        if size < 1:
+            raise ValueError(f"[{call}] got size {size} for {name!r}; pass sizes from 1")
+
+
+def clear_axis_group_tiling(name: str | None = None) -> None:
+    """Lets tiledev choose the tiles of a name again, or of all names (None); names stay.
+
+    Raises:
+        ValueError: nobody gave this name.
+    """
+    _C.clear_axis_group_tiling(name or "")
+
+
+def axis_groups() -> list[AxisGroup]:
+    """Returns the axis groups of the pending graph.
+
+    Raises:
+        ValueError: two different names meet in one group.
+
+    Example:
+        >>> tiledev.execute()
+        >>> y = torch.ones(4, 3, device="tiledev").relu()
+        >>> sorted(group.extent for group in tiledev.axis_groups())
+        [3, 4]
+    """
+    return [
+        AxisGroup(extent, name or None, tuple(tiles) or None, members)
+        for extent, name, tiles, members in _C.axis_groups()[2]
+    ]
+
+
+def format_axis_groups() -> str:
+    """Returns the axis groups of the pending graph as text; see `axis_groups` for what it raises.
+
+    Returns:
+        A line for the graph, then a line for each group: named ones first.
+    """
+    nodes, tensors, _ = _C.axis_groups()
+    groups = axis_groups()
+    tiled = sum(group.tiles is not None for group in groups)
+    lines = [
+        f"Pending graph: nodes={nodes}, tensors={tensors}, axis_groups={len(groups)}, "
+        f"tiled={tiled}/{len(groups)}",
+        "Axis groups:",
+    ]
+    groups.sort(key=lambda group: (group.name is None, -group.members))
+    for group in groups:
+        name = "" if group.name is None else f" name={group.name!r}"
+        lines.append(
+            f"  extent={group.extent}{name} tiles={_tiles(group.tiles)} members={group.members}"
+        )
+    return "\n".join(lines)
+
+
+def _tiles(tiles: tuple[int, ...] | None) -> str:
+    if tiles is None:
+        return "auto"
+    shown = ",".join(map(str, tiles[:SHOWN_TILES]))
+    return shown if len(tiles) <= SHOWN_TILES else f"{shown},... ({len(tiles)} tiles)"
+
+
+def print_axis_groups() -> None:
+    """Prints `format_axis_groups`."""
+    print(format_axis_groups(), flush=True)
