@@ -231,6 +231,17 @@ PYBIND11_MODULE(_C, m) {
           session().clear_axis_tiling(name);
         }));
   m.def("axis_groups", torch::wrap_pybind_function(&axis_groups));
+  m.def("explain_miss",
+        torch::wrap_pybind_function([] { return session().explain_miss(); }));
+  m.def("start_trace", torch::wrap_pybind_function([] { session().start_trace(); }));
+  m.def("stop_trace", torch::wrap_pybind_function([] {
+          py::list events;
+          for (const TraceEvent& e : session().stop_trace()) {
+            events.append(py::make_tuple(e.name, e.worker, e.begin_ns, e.duration_ns, e.plan,
+                                         e.segment, e.unit));
+          }
+          return events;
+        }));
   m.def("set_tiling_mode", torch::wrap_pybind_function([](const std::string& mode) {
           TORCH_CHECK_VALUE(mode == "auto" || mode == "whole" || mode == "tiny",
                             "[set_tiling_mode] got mode=\"", mode,

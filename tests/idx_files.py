@@ -40,6 +40,6 @@ def write_mnist(folder: Path, count: int, *, split: str = "train", packed: bool 
         content = idx_bytes(tensor)
         name = f"{split}-{kind}-ubyte"
         if packed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content, mtime=0))
         else:
             (folder / name).write_bytes(content)

@@ -174,7 +174,8 @@ class AxisFinder {
     if (named && !input) {
       return read_kept(tensor);
     }
-    if (named) {
+    const bool index = rule_.dim_arg == DimArg::kIndexed && item.dims[0].letter == 'i';
+    if (named && !index) {
       return read_named(tensor);
     }
     const size_t rank = sizes.size();
@@ -235,9 +236,15 @@ class AxisFinder {
   // An input of an op with a `dim`: axes by position from the left.
   bool read_named(size_t tensor) {
     const auto& sizes = result_.metas[tensor].sizes;
+    if (sizes.empty() || (rank_ > 0 && rank_ != sizes.size())) {
+      return false;  // cat takes empty tensors of another rank
+    }
     rank_ = sizes.size();
     const DimSet named = named_dims(rank_);
     for (size_t d = 0; d < sizes.size(); ++d) {
+      if (rule_.dim_arg == DimArg::kIndexed && named[d]) {
+        continue;
+      }
       const int a = axis({'*', static_cast<int64_t>(d)}, sizes[d]);
       if (rule_.dim_arg == DimArg::kWhole || rule_.dim_arg == DimArg::kDropped) {
         named_[a].usable &= !named[d];
@@ -268,7 +275,9 @@ class AxisFinder {
         return false;
       }
       if (!(drops && named[d])) {
-        const int a = axis({'*', static_cast<int64_t>(axis_index)}, sizes[at]);
+        const bool index = rule_.dim_arg == DimArg::kIndexed && named[d];
+        const Name name = index ? Name{'i', 0} : Name{'*', static_cast<int64_t>(axis_index)};
+        const int a = axis(name, sizes[at]);
         set(tensor, static_cast<int64_t>(at), a, false);
       }
       ++at;
@@ -388,18 +397,38 @@ bool adjacent(const StepAxes& axes, const Axis& outer, const Axis& inner) {
   return true;
 }
 
+// The dimension that an axis has in tensors of full rank; operands are aligned to the right.
+int64_t position(const StepAxes& axes, const Axis& axis, int64_t full_rank) {
+  for (size_t t = 0; t < axes.metas.size(); ++t) {
+    if (axis.dims[t] >= 0) {
+      return axis.dims[t] + full_rank - static_cast<int64_t>(axes.metas[t].sizes.size());
+    }
+  }
+  return -1;
+}
+
 void merge(StepAxes& axes, size_t outer, size_t inner) {
   Axis& into = axes.axes[outer];
   const Axis gone = axes.axes[inner];
+  int64_t full_rank = 0;
+  for (const TensorMeta& meta : axes.metas) {
+    full_rank = std::max(full_rank, static_cast<int64_t>(meta.sizes.size()));
+  }
+  const int64_t at = position(axes, gone, full_rank);
   into.extent *= gone.extent;
   for (size_t t = 0; t < axes.metas.size(); ++t) {
-    const int8_t d = gone.dims[t];
-    if (d < 0) {
-      continue;
-    }
     TensorMeta& meta = axes.metas[t];
-    meta.sizes[d - 1] *= meta.sizes[d];
-    meta.strides[d - 1] = meta.strides[d];
+    int64_t d = gone.dims[t];
+    if (d >= 0) {
+      meta.sizes[d - 1] *= meta.sizes[d];
+      meta.strides[d - 1] = meta.strides[d];
+    } else {
+      // Broadcast along both: two unit dimensions become one.
+      d = at - (full_rank - static_cast<int64_t>(meta.sizes.size()));
+      if (d < 1) {
+        continue;
+      }
+    }
     meta.sizes.erase(meta.sizes.begin() + d);
     meta.strides.erase(meta.strides.begin() + d);
     for (Axis& axis : axes.axes) {

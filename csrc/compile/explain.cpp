@@ -31,29 +31,6 @@ std::string name_of(const Step& step) {
   return name.substr(aten ? colons + 2 : 0, name.find('.') - (aten ? colons + 2 : 0));
 }
 
-// "mm, relu x2, mm": the steps in order, repeated ones counted.
-std::string steps_of(const Segment& segment, size_t most) {
-  std::ostringstream out;
-  size_t shown = 0;
-  for (size_t i = 0; i < segment.steps.size();) {
-    const std::string name = name_of(segment.steps[i]);
-    size_t count = 0;
-    while (i < segment.steps.size() && name_of(segment.steps[i]) == name) {
-      ++count;
-      ++i;
-    }
-    if (shown++ == most) {
-      out << ", ...";
-      break;
-    }
-    out << (shown == 1 ? "" : ", ") << name;
-    if (count > 1) {
-      out << " x" << count;
-    }
-  }
-  return out.str();
-}
-
 std::string how(const Segment& segment) {
   std::ostringstream out;
   if (segment.tiled()) {
@@ -76,6 +53,28 @@ std::string traffic(const Segment& segment) {
 
 }  // namespace
 
+std::string describe_steps(const Segment& segment, size_t most) {
+  std::ostringstream out;
+  size_t shown = 0;
+  for (size_t i = 0; i < segment.steps.size();) {
+    const std::string name = name_of(segment.steps[i]);
+    size_t count = 0;
+    while (i < segment.steps.size() && name_of(segment.steps[i]) == name) {
+      ++count;
+      ++i;
+    }
+    if (shown++ == most) {
+      out << ", ...";
+      break;
+    }
+    out << (shown == 1 ? "" : ", ") << name;
+    if (count > 1) {
+      out << " x" << count;
+    }
+  }
+  return out.str();
+}
+
 std::string explain_text(const Plan& plan) {
   std::ostringstream out;
   size_t tiled = 0;
@@ -87,7 +86,7 @@ std::string explain_text(const Plan& plan) {
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     const Segment& segment = plan.segments[s];
     out << "  " << s << ": " << segment.steps.size() << " ops, " << how(segment) << ", "
-        << traffic(segment) << "\n      " << steps_of(segment, 64) << '\n';
+        << traffic(segment) << "\n      " << describe_steps(segment, 64) << '\n';
   }
   return out.str();
 }
@@ -97,7 +96,7 @@ std::string explain_dot(const Plan& plan) {
   out << "digraph plan {\n  node [shape=box];\n";
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     const Segment& segment = plan.segments[s];
-    out << "  s" << s << " [label=\"" << s << ": " << steps_of(segment, 8) << "\\n" << how(segment)
+    out << "  s" << s << " [label=\"" << s << ": " << describe_steps(segment, 8) << "\\n" << how(segment)
         << "\\n" << traffic(segment) << "\"" << (segment.tiled() ? ", style=bold" : "") << "];\n";
     for (const uint32_t successor : segment.successors) {
       out << "  s" << s << " -> s" << successor << ";\n";

@@ -7,6 +7,9 @@
 
 namespace tiledev {
 
+// "mm, relu x2, mm": what a segment runs, at most so many names.
+std::string describe_steps(const Segment& segment, size_t most);
+
 // What a plan does, for people: a line for each segment and what it runs.
 std::string explain_text(const Plan& plan);
 

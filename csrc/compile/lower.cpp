@@ -84,7 +84,7 @@ class Lowering {
         return;
       }
       choose_form(step);
-      if (split_nll_loss(step)) {
+      if (split_nll_loss(step) || split_cat(step)) {
         return;
       }
     }
@@ -161,6 +161,9 @@ class Lowering {
       step.callee = op.op;
       return;
     }
+    if (rule_of(op) == nullptr) {
+      return;  // out= variants of odd kernels have odder manners
+    }
     bool all_fresh = true;
     for (const OutputMeta& output : step.signature->outputs) {
       if (output.kind == OutputMeta::Kind::kOperand) {
@@ -187,27 +190,8 @@ class Lowering {
     if ((name != "aten::clone" && name != "aten::_to_copy") || step.operands.size() != 1) {
       return false;
     }
-    static const OpTraits* const copy =
-        new OpTraits(c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", ""));
-    auto signature = c10::make_intrusive<Signature>();
-    signature->op = copy;
-    signature->operands = {step.outputs[0].meta, step.operands[0].meta};
-    signature->operand_written = {1, 0};
-    signature->operand_overwritten = {1, 0};
-    signature->tensor_refs = {{TensorRef::Kind::kOperand, 0}, {TensorRef::Kind::kOperand, 1}};
-    signature->args.resize(3);
-    signature->args[0] = {ArgKind::kTensor, 0, 1, {}};
-    signature->args[1] = {ArgKind::kTensor, 1, 1, {}};
-    signature->args[2] = {ArgKind::kConstant, 0, 0, c10::IValue(false)};
-    OutputMeta output;
-    output.kind = OutputMeta::Kind::kOperand;
-    signature->outputs.push_back(std::move(output));
-    signature->return_counts = {1};
-    step.operands.insert(step.operands.begin(), std::move(step.outputs[0]));
-    step.outputs.clear();
-    step.signature = std::move(signature);
-    step.form = Step::Form::kInPlace;
-    step.callee = copy->op;
+    step = make_step(step.node, "aten::copy_", "", "", {step.outputs[0], step.operands[0]}, {});
+    step.signature->args.push_back({ArgKind::kConstant, 0, 0, c10::IValue(false)});
     return true;
   }
 
@@ -312,6 +296,42 @@ class Lowering {
     step.operands = std::move(operands);
     step.outputs = std::move(outputs);
     return step;
+  }
+
+  // ---- cat --------------------------------------------------------------------------------------
+
+  // A large cat is a copy of each input into its part of the result: so the pieces may come from
+  // tiles that the dimension itself is cut into (the gradient of unbind).
+  bool split_cat(Step& step) {
+    constexpr size_t kMostParts = 16;
+    if (step.signature->op->name != "aten::cat" || step.form != Step::Form::kOut ||
+        step.work < kWorthParting || step.operands.size() > kMostParts ||
+        step.signature->args[0].count != step.operands.size()) {
+      return false;
+    }
+    const View& whole = step.outputs[0];
+    const auto rank = static_cast<int64_t>(whole.meta.sizes.size());
+    const int64_t dim = step.signature->args[1].constant.toInt();
+    const int64_t d = dim < 0 ? dim + rank : dim;
+    for (const View& view : step.operands) {
+      if (static_cast<int64_t>(view.meta.sizes.size()) != rank ||
+          view.meta.dtype != whole.meta.dtype || view.meta.numel == 0) {
+        return false;
+      }
+    }
+    int64_t at = 0;
+    for (const View& from : step.operands) {
+      View to = whole;
+      to.offset = at * whole.meta.strides[d];
+      to.meta.sizes[d] = from.meta.sizes[d];
+      to.meta.numel = from.meta.numel;
+      to.fresh = to.overwritten = at == 0;
+      at += from.meta.sizes[d];
+      Step copy = make_step(step.node, "aten::copy_", "", "", {to, from}, {});
+      copy.signature->args.push_back({ArgKind::kConstant, 0, 0, c10::IValue(false)});
+      c_.steps.push_back(std::move(copy));
+    }
+    return true;
   }
 
   // ---- _foreach_* as their per-tensor ops -------------------------------------------------------

@@ -1,6 +1,9 @@
 #include "compile/plan_cache.h"
 
+#include <sstream>
+
 #include "compile/pipeline.h"
+#include "graph/print.h"
 
 namespace tiledev {
 
@@ -15,12 +18,68 @@ PlanPtr PlanCache::get(const std::vector<Node>& nodes, const Fingerprint& print,
     }
   }
   ++stats_.misses;
+  last_miss_ = describe_miss(nodes, print);
   PlanPtr plan = compile(nodes, print, options);
-  entries_.push_front({print.words, print.hash, plan});
+  std::vector<SignaturePtr> signatures;
+  signatures.reserve(nodes.size());
+  for (const Node& node : nodes) {
+    signatures.push_back(node.signature);
+  }
+  entries_.push_front({print.words, print.hash, plan, std::move(signatures)});
   index_.emplace(print.hash, entries_.begin());
   words_ += print.words.size();
   evict();
   return plan;
+}
+
+std::string PlanCache::describe_miss(const std::vector<Node>& nodes,
+                                     const Fingerprint& print) const {
+  constexpr size_t kLooked = 64;
+  const Entry* nearest = nullptr;
+  size_t same = 0;  // nodes in a row, from the first, with equal signatures
+  size_t looked = 0;
+  for (const Entry& entry : entries_) {
+    if (looked++ == kLooked) {
+      break;
+    }
+    size_t n = 0;
+    while (n < nodes.size() && n < entry.signatures.size() &&
+           entry.signatures[n] == nodes[n].signature) {
+      ++n;
+    }
+    const bool as_long = entry.signatures.size() == nodes.size();
+    if (nearest == nullptr || n > same ||
+        (n == same && as_long && nearest->signatures.size() != nodes.size())) {
+      nearest = &entry;
+      same = n;
+    }
+  }
+  std::ostringstream out;
+  out << "a graph of " << nodes.size() << " nodes";
+  if (nearest == nullptr) {
+    out << ": the first one";
+    return out.str();
+  }
+  out << "; the nearest plan is " << nearest->plan->id << " with " << nearest->signatures.size()
+      << " nodes";
+  if (same < nodes.size() && same < nearest->signatures.size()) {
+    out << ". First difference: node " << same << " is " << describe(nodes[same].signature)
+        << ", there " << describe(nearest->signatures[same]);
+  } else if (nodes.size() != nearest->signatures.size()) {
+    out << ", which begins with the same nodes";
+  } else {
+    size_t word = 0;
+    while (word < print.words.size() && word < nearest->words.size() &&
+           print.words[word] == nearest->words[word]) {
+      ++word;
+    }
+    out << ": the same ops on the same shapes, but "
+        << (word == 0 ? "other tiles were asked for"
+            : word + 1 >= print.words.size()
+                ? "other tensors outlive the graph (a result is held here and not there)"
+                : "the ops share memory, start in it or are named in another way");
+  }
+  return out.str();
 }
 
 void PlanCache::evict() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <list>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -25,6 +26,9 @@ class PlanCache {
   PlanPtr get(const std::vector<Node>& nodes, const Fingerprint& print,
               const CompileOptions& options);
 
+  // Why the last plan had to be made: what differs from the nearest one.
+  const std::string& last_miss() const { return last_miss_; }
+
   Stats stats() const;
   void reset_stats();
   void clear();
@@ -34,10 +38,12 @@ class PlanCache {
     std::vector<uint64_t> words;
     uint64_t hash = 0;
     PlanPtr plan;
+    std::vector<SignaturePtr> signatures;  // of the nodes; null for a host call
   };
   using Entries = std::list<Entry>;
 
   void evict();
+  std::string describe_miss(const std::vector<Node>& nodes, const Fingerprint& print) const;
 
   static constexpr size_t kMaxPlans = 1024;
   static constexpr size_t kMaxWords = size_t{1} << 24;
@@ -46,6 +52,7 @@ class PlanCache {
   std::unordered_multimap<uint64_t, Entries::iterator> index_;
   size_t words_ = 0;
   Stats stats_;
+  std::string last_miss_;
 };
 
 }  // namespace tiledev

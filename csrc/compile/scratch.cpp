@@ -64,9 +64,15 @@ class ScratchPlanner {
       }
       usage.many |= usage.segment != s;
       usage.excluded |= step.form == Step::Form::kNode || view.partial || segment.wide ||
+                        unknown_kernel(step) ||
                         (segment.tiled() && view.cut_dim < 0 && !view.discarded) ||
                         (segment.tiled() && view.span == 0 && !view.discarded);
     });
+  }
+
+  // Kernels without a rule may look at whole storages.
+  static bool unknown_kernel(const Step& step) {
+    return rule_of(*step.signature->op) == nullptr;
   }
 
   bool replaces(const View& view) const {

@@ -5,9 +5,11 @@
 // later one, else into a new one right behind. So independent steps never part a chain.
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 
 #include "compile/axes.h"
@@ -41,6 +43,7 @@ struct Draft {
   const NamedTiling* tiling = nullptr;  // what the user asked for along this axis
   Segment segment;
   std::unordered_map<uint32_t, Cut> cuts;
+  std::set<Draft*> successors;  // that must run later
 };
 
 // A step's shapes and one of its axes.
@@ -88,6 +91,7 @@ class SegmentBuilder {
     for (Step& step : c_.steps) {
       place(step);
     }
+    merge_forward();
     for (Draft* draft : order_) {
       finish(*draft);
       c_.plan.segments.push_back(std::move(draft->segment));
@@ -192,6 +196,7 @@ class SegmentBuilder {
     }
     for_each_buffer(step, [&](uint32_t buffer, bool written) {
       State& state = states_[buffer];
+      note_edges(state, written, home);
       if (written) {
         state.writer = home;
         state.readers.clear();
@@ -203,6 +208,88 @@ class SegmentBuilder {
     segment.work += step.work;
     segment.flops += step.flops;
     segment.steps.push_back(std::move(step));
+  }
+
+  static void note_edges(const State& state, bool written, Draft* home) {
+    if (state.writer != nullptr && state.writer != home) {
+      state.writer->successors.insert(home);
+    }
+    for (Draft* reader : state.readers) {
+      if (written && reader != home) {
+        reader->successors.insert(home);
+      }
+    }
+  }
+
+  // ---- merging ----------------------------------------------------------------------------------
+
+  // A segment that nobody needs before a later one, and whose tiles line up with that one's, joins
+  // it: an update's first ops wait for the gradients and then run with the others.
+  void merge_forward() {
+    for (size_t p = order_.size(); p-- > 0;) {
+      Draft& draft = *order_[p];
+      Draft* first = nullptr;
+      for (Draft* successor : draft.successors) {
+        if (first == nullptr || successor->position < first->position) {
+          first = successor;
+        }
+      }
+      if (first == nullptr || !can_merge(draft, *first)) {
+        continue;
+      }
+      merge_into(draft, *first);
+      order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(p));
+      for (size_t q = p; q < order_.size(); ++q) {
+        order_[q]->position = q;
+      }
+      for (Draft* other : order_) {
+        if (other->successors.erase(&draft) > 0 && other != first) {
+          other->successors.insert(first);
+        }
+      }
+    }
+  }
+
+  static bool can_merge(const Draft& from, const Draft& into) {
+    if (from.kind != into.kind || from.kind == Draft::Kind::kWide) {
+      return false;
+    }
+    if (from.kind == Draft::Kind::kChain) {
+      return from.segment.work + into.segment.work <= kChainWork &&
+             from.segment.flops + into.segment.flops <= kSmallFlops * 8;
+    }
+    if (from.extent != into.extent || from.tiling != into.tiling) {
+      return false;
+    }
+    bool shares = false;
+    for (const auto& [buffer, cut] : from.cuts) {
+      const auto known = into.cuts.find(buffer);
+      if (known == into.cuts.end()) {
+        continue;
+      }
+      if (known->second.partial || !agree(cut, known->second)) {
+        return false;
+      }
+      shares |= cut.span > 0 && cut.span == known->second.span;
+    }
+    return shares;
+  }
+
+  static void merge_into(Draft& from, Draft& into) {
+    for (auto& [buffer, cut] : from.cuts) {
+      auto [known, fresh] = into.cuts.emplace(buffer, cut);
+      if (!fresh) {
+        known->second.plain &= cut.plain && cut.span == known->second.span;
+        known->second.written |= cut.written;
+      }
+    }
+    auto& steps = from.segment.steps;
+    std::move(into.segment.steps.begin(), into.segment.steps.end(), std::back_inserter(steps));
+    into.segment.steps = std::move(steps);
+    into.segment.work += from.segment.work;
+    into.segment.flops += from.segment.flops;
+    into.successors.insert(from.successors.begin(), from.successors.end());
+    into.successors.erase(&into);
   }
 
   // The position of the last segment that this step depends on, or -1.

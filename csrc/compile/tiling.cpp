@@ -96,7 +96,7 @@ class Tiler {
     const bool align = extent / tiles >= 4 * kAligned;
     segment_.bounds = {0};
     for (int64_t t = 1; t < tiles; ++t) {
-      int64_t bound = extent * t / tiles;
+      int64_t bound = extent / tiles * t + extent % tiles * t / tiles;
       bound = align ? bound / kAligned * kAligned : bound;
       segment_.bounds.push_back(bound);
     }

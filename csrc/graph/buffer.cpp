@@ -149,6 +149,13 @@ void Buffer::take(c10::Storage memory) {
   has_memory_.store(true, std::memory_order_release);
 }
 
+void Buffer::discard() {
+  drop_memory();
+  has_memory_.store(false, std::memory_order_release);
+  memory_ = {};
+  foreign_ = false;
+}
+
 void Buffer::drop_memory() {
   if (!has_memory()) {
     return;

@@ -67,7 +67,7 @@ class Buffer final : public c10::intrusive_ptr_target {
   // OutOfMemory, and leaves the buffer as it was, if the limit on memory forbids it.
   void adopt(c10::Storage memory);
   // Forgets the memory of a value that could not be computed.
-  void discard() { drop_memory(); }
+  void discard();
   // Throws OutOfMemory if memory() or adopt() would, as things stand.
   void check_room() const;
 

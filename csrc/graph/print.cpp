@@ -37,6 +37,20 @@ void print_node(std::ostream& out, const Node& node) {
 
 }  // namespace
 
+std::string describe(const SignaturePtr& signature) {
+  if (!signature) {
+    return "a host call";
+  }
+  std::ostringstream out;
+  out << signature->op->name << '(';
+  for (size_t i = 0; i < signature->operands.size(); ++i) {
+    out << (i == 0 ? "" : ", ");
+    print_meta(out, signature->operands[i]);
+  }
+  out << ')';
+  return out.str();
+}
+
 std::string to_text(const std::vector<Node>& nodes) {
   std::ostringstream out;
   for (const Node& node : nodes) {

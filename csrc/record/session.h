@@ -93,6 +93,9 @@ class Session {
   };
   GroupReport axis_groups();
 
+  void start_trace();
+  std::vector<TraceEvent> stop_trace();  // waits for nothing
+
   bool set_eager(bool eager);
   bool eager() const { return eager_.load(std::memory_order_relaxed); }
   void restrict_workers(const std::string& kind);
@@ -106,6 +109,7 @@ class Session {
   std::map<std::string, int64_t> fallback_stats();
   std::map<std::string, int64_t> recorded_stats();
   std::map<std::string, int64_t> plan_cache_stats();
+  std::string explain_miss();
   std::map<std::string, int64_t> counters();
   void reset_stats();
 

@@ -76,6 +76,21 @@ std::map<std::string, int64_t> Session::plan_cache_stats() {
           {"plans", static_cast<int64_t>(stats.plans)}};
 }
 
+std::string Session::explain_miss() {
+  const std::lock_guard lock(mutex_);
+  return plans_.last_miss();
+}
+
+void Session::start_trace() {
+  const std::lock_guard lock(mutex_);
+  executor().trace().start();
+}
+
+std::vector<TraceEvent> Session::stop_trace() {
+  const std::lock_guard lock(mutex_);
+  return executor().trace().stop();
+}
+
 std::map<std::string, int64_t> Session::counters() {
   const std::lock_guard lock(mutex_);
   const auto run = executor_ ? executor_->stats() : Executor::Stats{};

@@ -120,6 +120,7 @@ class Parser {
         {"dim reduced", DimArg::kReduced},
         {"dim dropped", DimArg::kDropped},
         {"dim stacked", DimArg::kStacked},
+        {"dim indexed", DimArg::kIndexed},
     };
     for (const auto& [name, combine] : kCombines) {
       if (text == name) {

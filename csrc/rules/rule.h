@@ -41,6 +41,7 @@ enum class DimArg : uint8_t {
   kReduced,  // gone from the results: may be cut if the rule combines
   kDropped,  // gone from the results, never cut
   kStacked,  // new in the results
+  kIndexed,  // whole; in the results it is the axis i of another input
 };
 
 // How the axes of an op tile; parsed from a line of index notation (see table.cpp).

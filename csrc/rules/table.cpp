@@ -7,7 +7,8 @@
 //   ; sum         (mean, prod, max, min, any, all) how tiles of a reduced axis come together;
 //                 without it a reduced axis stays whole
 //   ; dim whole   the dimensions that the argument `dim` names: whole; "reduced": reduced;
-//                 "dropped": reduced, but whole; "stacked": new in the result
+//                 "dropped": reduced, but whole; "stacked": new in the result; "indexed": whole,
+//                 and in the result the axis i of the indices
 //   ; whole k     axes that stay whole
 //   ; extent N n  the argument N repeats the extent of the axis n
 //
@@ -96,7 +97,7 @@ constexpr TableLine kTable[] = {
     {"aten::topk", "*->*,*; dim whole"},
     {"aten::cat", "[*]->*; dim whole"},
     {"aten::stack", "[*]->*; dim stacked"},
-    {"aten::index_select", "*,_->*; dim whole"},
+    {"aten::index_select", "*,i->*; dim indexed"},
     {"aten::gather", "*,*->*; dim whole"},
     {"aten::scatter.src", "*,*,*->*; dim whole"},
     {"aten::scatter.value", "*,*->*; dim whole"},

@@ -10,6 +10,7 @@
 
 #include "compile/plan.h"
 #include "graph/node.h"
+#include "runtime/trace.h"
 
 namespace tiledev {
 
@@ -43,6 +44,9 @@ class Executor {
 
   // The errors that no wait has reported yet, oldest first; they count as taken.
   virtual std::vector<std::shared_ptr<RunError>> take_errors() = 0;
+
+  // Who runs what, and when.
+  virtual Trace& trace() = 0;
 
   virtual size_t unfinished() const = 0;  // tasks
   virtual size_t unfinished_plans() const = 0;

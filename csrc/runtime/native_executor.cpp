@@ -29,6 +29,7 @@ class NativeExecutor final : public Executor {
   void drain(size_t plans, const std::function<void()>& interrupt) override;
   void cancel(std::shared_ptr<RunError> error) override;
   std::vector<std::shared_ptr<RunError>> take_errors() override;
+  Trace& trace() override { return trace_; }
   size_t unfinished() const override { return unfinished_.load(std::memory_order_acquire); }
   size_t unfinished_plans() const override { return plans_.load(std::memory_order_acquire); }
   int workers() const override { return static_cast<int>(workers_.size()); }
@@ -78,6 +79,7 @@ class NativeExecutor final : public Executor {
   std::atomic<bool> cancelled_{false};
   std::shared_ptr<RunError> cancelled_error_;  // written before the flag
 
+  Trace trace_;
   std::mutex error_mutex_;
   std::vector<std::shared_ptr<RunError>> errors_;
 
@@ -295,6 +297,7 @@ void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker,
   if (segment.wide) {
     wide = std::unique_lock(wide_mutex_);
   }
+  const Trace::Scope traced(trace_, worker, *instance.plan, task.task, unit);
   set_intra_op_threads(segment.tiled() ? 1 : workers());
   auto frame = frames.take(task.task);
   last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, *frame,

@@ -142,19 +142,26 @@ bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint
       fail(segment, i, nodes);
     }
   };
-  for (size_t i = 0; i < segment.steps.size(); ++i) {
-    if (segment.steps[i].form != Step::Form::kNode) {
-      guarded(i, [&] { frame.bind(i, nodes, memory, partials_of(segment, unit, i, allocator)); });
-    }
+  const auto bind = [&](size_t i) {
+    frame.bind(i, nodes, memory, partials_of(segment, unit, i, allocator));
+  };
+  for (size_t i = 0; segment.tiled() && i < segment.steps.size(); ++i) {
+    guarded(i, [&] { bind(i); });
   }
   for (size_t t = begin; t < end; ++t) {
     if (segment.tiled()) {
       frame.set_tile(segment.bounds[t], segment.bounds[t + 1]);
     }
     for (size_t i = 0; i < segment.steps.size(); ++i) {
-      const bool as_recorded = segment.steps[i].form == Step::Form::kNode;
       guarded(i, [&] {
-        as_recorded ? run_node(nodes[segment.steps[i].node]) : frame.run(i, t == begin);
+        if (segment.steps[i].form == Step::Form::kNode) {
+          run_node(nodes[segment.steps[i].node]);  // which may give its results new memory
+          return;
+        }
+        if (!segment.tiled()) {
+          bind(i);
+        }
+        frame.run(i, t == begin);
       });
     }
   }

@@ -32,6 +32,7 @@ from tiledev.context import (
     compile_graph,
     eager,
     execute,
+    explain_miss,
     fallback_stats,
     has_pending_graph,
     init_context,
@@ -49,6 +50,7 @@ from tiledev.context import (
 )
 from tiledev.graph import dump_graph, explain
 from tiledev.info import BuiltInfo, built_info, print_info
+from tiledev.tracing import trace
 
 __version__ = _build_info.VERSION
 
@@ -64,6 +66,7 @@ __all__ = [
     "eager",
     "execute",
     "explain",
+    "explain_miss",
     "fallback_stats",
     "format_axis_groups",
     "has_pending_graph",
@@ -82,5 +85,6 @@ __all__ = [
     "set_axis_group_name",
     "set_axis_group_tiling",
     "shutdown_context",
+    "trace",
     "wait",
 ]

@@ -21,6 +21,7 @@ __all__ = [
     "compile_graph",
     "eager",
     "execute",
+    "explain_miss",
     "fallback_stats",
     "has_pending_graph",
     "init_context",
@@ -250,3 +251,18 @@ def reset_stats() -> None:
 def plan_cache_stats() -> dict[str, int]:
     """Returns how often a flush found its plan ready ("hits"), had to make it ("misses"), etc."""
     return _C.plan_cache_stats()
+
+
+def explain_miss() -> str:
+    """Returns why the last plan that was not in the cache had to be made.
+
+    Returns:
+        A line that names the first difference from the nearest plan; empty if there was no miss.
+
+    Example:
+        >>> y = torch.ones(3, device="tiledev") + 1
+        >>> tiledev.wait()
+        >>> "nodes" in tiledev.explain_miss()
+        True
+    """
+    return _C.explain_miss()

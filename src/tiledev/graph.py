@@ -52,8 +52,8 @@ def explain(format: Literal["text", "dot"] = "text") -> str:
     Example:
         >>> y = torch.ones(512, 512, device="tiledev").relu() + 1
         >>> tiledev.wait()
-        >>> print(tiledev.explain().splitlines()[0])  # doctest: +ELLIPSIS
-        Plan ...: nodes=..., dropped=0, segments=..., tiled=...
+        >>> "segments=" in tiledev.explain().splitlines()[0]
+        True
     """
     if format not in ("text", "dot"):
         raise ValueError(f"[explain] got format={format!r}; pass 'text' or 'dot'")

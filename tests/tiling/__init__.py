@@ -1,0 +1,19 @@
+"""Tiles: the axes that users name, and every suite again under tiles that are as small as can be."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import tiledev
+
+
+@contextmanager
+def tiny_tiles(workers: int = 4) -> Iterator[None]:
+    """Cuts every axis that can be cut in two or three uneven tiles, in a context of its own."""
+    tiledev.shutdown_context()
+    tiledev.init_context(workers)
+    tiledev._C.set_tiling_mode("tiny")
+    try:
+        yield
+    finally:
+        tiledev._C.set_tiling_mode("auto")
+        tiledev.shutdown_context()

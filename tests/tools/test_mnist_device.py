@@ -94,9 +94,13 @@ def test_no_compare(data_dir, tmp_path, capsys):
     assert "[cpu]" not in capsys.readouterr().out
 
 
-def test_flags_of_the_tiled_runtime_say_that_they_wait(data_dir, tmp_path, capsys):
-    run(data_dir, tmp_path, "--epochs", "1", "--axis-tiling", "batch=100")
-    assert "take effect with the tiled runtime" in capsys.readouterr().out
+def test_axes_are_named_and_cut(data_dir, tmp_path, capsys):
+    flags = ("--axis-tiling", "batch=100", "--axis-tiling", "hidden=7", "--print-axis-groups")
+    run(data_dir, tmp_path, "--epochs", "2", *flags)
+    out = capsys.readouterr().out
+    assert "Pending graph: nodes=" in out
+    assert "name='batch' tiles=100" in out
+    assert "name='hidden' tiles=7,7," in out
 
 
 def test_workers_that_are_not_to_be_had(data_dir, capsys):

@@ -18,7 +18,7 @@ def test_round_trip(tmp_path, dtype, shape, packed):
         expected = -expected
     content = idx_bytes(expected)
     path = tmp_path / "file"
-    path.write_bytes(gzip.compress(content) if packed else content)
+    path.write_bytes(gzip.compress(content, mtime=0) if packed else content)
     found = read_idx(path)
     assert found.dtype == dtype
     assert torch.equal(found, expected)
@@ -55,10 +55,10 @@ GOOD = idx_bytes(torch.arange(6, dtype=torch.uint8).view(2, 3))
         (GOOD[:9], "ends inside its header of 2 dimensions"),
         (GOOD[:-1], "announces 6 bytes of data .* but 5 follow"),
         (GOOD + b"\0", "announces 6 bytes of data .* but 7 follow"),
-        (gzip.compress(GOOD)[:-9], "gzip data is damaged"),
-        (gzip.compress(GOOD)[:12] + b"\xff" * 20, "gzip data is damaged"),
-        (gzip.compress(GOOD)[:-8] + b"\0" * 8, "gzip data is damaged"),
-        (gzip.compress(GOOD[:-2]), "but 4 follow"),
+        (gzip.compress(GOOD, mtime=0)[:-9], "gzip data is damaged"),
+        (gzip.compress(GOOD, mtime=0)[:12] + b"\xff" * 20, "gzip data is damaged"),
+        (gzip.compress(GOOD, mtime=0)[:-8] + b"\0" * 8, "gzip data is damaged"),
+        (gzip.compress(GOOD[:-2], mtime=0), "but 4 follow"),
     ],
 )
 def test_damaged_files(tmp_path, content, message):
