@@ -216,7 +216,9 @@ PYBIND11_MODULE(_C, m) {
           if (!plan) {
             return "";
           }
-          return format == "dot" ? explain_dot(*plan) : explain_text(*plan);
+          return format == "dot"    ? explain_dot(*plan)
+                 : format == "json" ? explain_json(*plan)
+                                    : explain_text(*plan);
         }));
   m.def("set_axis_group_name",
         torch::wrap_pybind_function([](const at::Tensor& tensor, int64_t dim, const std::string& name) {

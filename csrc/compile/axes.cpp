@@ -95,9 +95,9 @@ class AxisFinder {
     const bool all = dim.isNone() || (dim.isList() && dim.toListRef().empty());
     DimSet set(rank, all);
     const auto mark = [&](int64_t d) {
-      const auto wrapped = c10::maybe_wrap_dim(d, static_cast<int64_t>(rank), true);
-      if (wrapped < static_cast<int64_t>(rank)) {
-        set[wrapped] = true;
+      const int64_t wrapped = d < 0 ? d + static_cast<int64_t>(rank) : d;
+      if (wrapped >= 0 && wrapped < static_cast<int64_t>(rank)) {
+        set[wrapped] = true;  // cat takes empty tensors of a lower rank
       }
     };
     if (dim.isInt()) {

@@ -91,6 +91,28 @@ std::string explain_text(const Plan& plan) {
   return out.str();
 }
 
+std::string explain_json(const Plan& plan) {
+  std::ostringstream out;
+  out << "{\"plan\": " << plan.id << ", \"nodes\": " << plan.node_count
+      << ", \"dropped\": " << plan.dropped.size() << ", \"segments\": [";
+  const char* comma = "";
+  for (const Segment& segment : plan.segments) {
+    out << comma << "{\"ops\": \"" << describe_steps(segment, SIZE_MAX) << "\", \"count\": "
+        << segment.steps.size() << ", \"how\": \"" << how(segment) << "\", \"tiled\": "
+        << (segment.tiled() ? "true" : "false") << ", \"tiles\": " << segment.tiles()
+        << ", \"lanes\": " << segment.lanes << ", \"bytes_read\": " << segment.bytes_read
+        << ", \"bytes_written\": " << segment.bytes_written
+        << ", \"scratch_bytes\": " << segment.scratch_bytes << ", \"successors\": [";
+    for (size_t i = 0; i < segment.successors.size(); ++i) {
+      out << (i == 0 ? "" : ", ") << segment.successors[i];
+    }
+    out << "]}";
+    comma = ", ";
+  }
+  out << "]}";
+  return out.str();
+}
+
 std::string explain_dot(const Plan& plan) {
   std::ostringstream out;
   out << "digraph plan {\n  node [shape=box];\n";

@@ -13,6 +13,9 @@ std::string describe_steps(const Segment& segment, size_t most);
 // What a plan does, for people: a line for each segment and what it runs.
 std::string explain_text(const Plan& plan);
 
+// The same as JSON: {"plan", "nodes", "dropped", "segments": [{"ops", "how", "tiles", ...}]}.
+std::string explain_json(const Plan& plan);
+
 // The same as a graph in Graphviz's language: segments, and what each waits for.
 std::string explain_dot(const Plan& plan);
 

@@ -16,12 +16,19 @@ uint64_t node_word(const Node& node) {
   return node.signature->id;
 }
 
+void append_names(std::vector<uint64_t>& words, const Buffer& buffer) {
+  for (const AxisName& axis : buffer.axis_names) {
+    words.push_back(std::hash<std::string>{}(axis.name));
+    words.push_back(static_cast<uint64_t>(axis.span));
+  }
+}
+
 }  // namespace
 
-Fingerprint fingerprint(const std::vector<Node>& nodes, uint64_t tiling) {
+Fingerprint fingerprint(const std::vector<Node>& nodes, uint64_t options, bool named) {
   Fingerprint print;
   print.words.reserve(nodes.size() * 6);
-  print.words.push_back(tiling);
+  print.words.push_back(options);
   const uint64_t pass = next_mark();
   for (const Node& node : nodes) {
     print.words.push_back(node_word(node));
@@ -40,9 +47,8 @@ Fingerprint fingerprint(const std::vector<Node>& nodes, uint64_t tiling) {
       if (buffer.mark != pass) {
         buffer.mark = pass;
         buffer.mark_index = static_cast<uint32_t>(print.outlives.size());
-        for (const AxisName& axis : buffer.axis_names) {
-          print.words.push_back(tiling == 0 ? 0 : std::hash<std::string>{}(axis.name));
-          print.words.push_back(static_cast<uint64_t>(axis.span));
+        if (named) {
+          append_names(print.words, buffer);
         }
         print.outlives.push_back(buffer.external() || buffer.pending_uses > 0);
       }

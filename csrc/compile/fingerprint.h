@@ -16,8 +16,8 @@ struct Fingerprint {
   std::vector<uint8_t> outlives;   // by local buffer number
 };
 
-// Needs the session's lock (it uses the marks of the buffers). `tiling`, if not 0, stands for the
-// tiles that the user chose; then the names of axes count, too.
-Fingerprint fingerprint(const std::vector<Node>& nodes, uint64_t tiling);
+// Needs the session's lock (it uses the marks of the buffers). `options` stands for what else the
+// plan depends on; with `named` the names of axes count, too.
+Fingerprint fingerprint(const std::vector<Node>& nodes, uint64_t options, bool named);
 
 }  // namespace tiledev

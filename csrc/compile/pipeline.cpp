@@ -41,7 +41,7 @@ std::vector<uint32_t> index_accesses(const std::vector<Node>& nodes) {
 }  // namespace
 
 std::vector<AxisGroup> pending_axis_groups(const std::vector<Node>& nodes) {
-  const Fingerprint print = fingerprint(nodes, 0);
+  const Fingerprint print = fingerprint(nodes, 0, false);
   const CompileOptions options;
   Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, {}, 0, {}};
   c.live.assign(nodes.size(), 1);

@@ -475,14 +475,14 @@ class SegmentBuilder {
   }
 
   bool join_tiled(Draft& draft, Step& step) {
-    if (!axes_) {
+    if (!axes_ || (named_ && draft.tiling == nullptr)) {
       return false;
     }
     for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
       for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
         const Candidate candidate{axes, a};
         const int64_t extent = std::gcd(draft.extent, axes->axes[a].extent);
-        if (!allows(draft, extent)) {
+        if (!allows(draft, extent) || !same_tiles(draft, step, candidate)) {
           continue;
         }
         const Fit fit = lines_up(draft, step, candidate, extent);
@@ -494,6 +494,12 @@ class SegmentBuilder {
       }
     }
     return false;
+  }
+
+  // Not if the user wants other tiles along this axis.
+  bool same_tiles(const Draft& draft, const Step& step, const Candidate& candidate) const {
+    const NamedTiling* tiling = tiling_of(step, candidate);
+    return tiling == nullptr || tiling == draft.tiling;
   }
 
   // Whether the segment may have so few units.

@@ -85,7 +85,6 @@ class Tiler {
     } else {
       tiles = std::min(tiles, std::max<int64_t>(1, segment_.work / kSmallWork));
     }
-    if (const char* e = getenv(products ? "T_PROD" : "T_PW")) tiles = atoi(e);
     tiles = (tiles + workers - 1) / workers * workers;
     return std::min(tiles, segment_.extent);
   }

@@ -216,11 +216,12 @@ void Session::compile_nodes(std::vector<Node> nodes) {
   if (nodes.empty()) {
     return;
   }
-  const Fingerprint print = fingerprint(nodes, tiling_word());
+  const CompileOptions options = compile_options();
+  const Fingerprint print = fingerprint(nodes, tiling_word(options), options.named);
   const uint64_t misses = plans_.stats().misses;
   PlanPtr plan;
   try {
-    plan = plans_.get(nodes, print, compile_options());
+    plan = plans_.get(nodes, print, options);
   } catch (...) {
     graph_.put_back(std::move(nodes));
     throw;

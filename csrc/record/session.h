@@ -124,7 +124,8 @@ class Session {
   std::shared_ptr<Executor> running_executor();  // null if there is none
   CompileOptions compile_options();              // needs the lock
   void compile_nodes(std::vector<Node> nodes);   // needs the lock
-  uint64_t tiling_word() const;                  // stands for the tilings in a fingerprint
+  // Stands for the options in a fingerprint.
+  static uint64_t tiling_word(const CompileOptions& options);
   void submit_compiled();                        // needs the lock
   void throttle();
   // `others` failed at the same time and will not be raised.

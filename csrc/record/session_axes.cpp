@@ -23,20 +23,21 @@ void add_axis_name(Buffer& buffer, const AxisName& axis) {
   buffer.axis_names.push_back(axis);
 }
 
-uint64_t Session::tiling_word() const {
-  if (axis_extents_.empty()) {
-    return 0;
-  }
+uint64_t Session::tiling_word(const CompileOptions& options) {
   uint64_t word = 1;
   const auto add = [&](uint64_t value) { word = (word ^ value) * 0xFF51AFD7ED558CCDull + 1; };
-  for (const auto& [name, tiling] : tilings_) {
+  add(static_cast<uint64_t>(options.workers));
+  add(static_cast<uint64_t>(options.mode));
+  add(options.deterministic ? 1 : 0);
+  add(options.named ? 1 : 0);
+  for (const auto& [name, tiling] : options.tilings) {
     add(std::hash<std::string>{}(name));
     add(static_cast<uint64_t>(tiling.uniform));
     for (const int64_t size : tiling.sizes) {
       add(static_cast<uint64_t>(size));
     }
   }
-  return word == 0 ? 1 : word;
+  return word;
 }
 
 void Session::name_axis(const c10::TensorImpl& tensor, int64_t dim, const std::string& name) {

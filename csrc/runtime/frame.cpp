@@ -54,7 +54,8 @@ void Frame::build(const Step& step, StepFrame& frame) {
   const size_t count = step.operands.size() + step.outputs.size();
   for (size_t t = 0; t < count; ++t) {
     frame.tensors.push_back(host_view(no_memory(), view_at(step, t).meta, 0));
-    frame.bound.push_back(!view_at(step, t).scratch);
+    (view_at(step, t).scratch ? frame.over_scratch : frame.over_buffers)
+        .push_back(static_cast<uint32_t>(t));
   }
   const auto tensor = [&](const TensorRef& ref) -> at::Tensor {
     return ref.kind == TensorRef::Kind::kOperand ? frame.tensors[ref.index] : at::Tensor();
@@ -105,17 +106,21 @@ void Frame::bind(size_t i, const std::vector<Node>& nodes, const c10::Storage& s
                  const std::vector<c10::Storage>* partials) {
   const Step& step = segment_.steps[i];
   StepFrame& frame = steps_[i];
+  if (frame.scratch != scratch.unsafeGetStorageImpl()) {
+    frame.scratch = scratch.unsafeGetStorageImpl();
+    tile_ = -1;
+    for (const uint32_t t : frame.over_scratch) {
+      const View& view = view_at(step, t);
+      c10::TensorImpl* impl = frame.tensors[t].unsafeGetTensorImpl();
+      impl->set_storage_keep_dtype(scratch);
+      impl->set_storage_offset(view.scratch_at / itemsize(view.meta) + view.offset);
+    }
+  }
   size_t partial = 0;
-  for (size_t t = 0; t < frame.tensors.size(); ++t) {
+  for (const uint32_t t : frame.over_buffers) {
     const View& view = view_at(step, t);
     c10::TensorImpl* impl = frame.tensors[t].unsafeGetTensorImpl();
-    if (view.scratch) {
-      if (impl->unsafe_storage().unsafeGetStorageImpl() != scratch.unsafeGetStorageImpl()) {
-        impl->set_storage_keep_dtype(scratch);
-        impl->set_storage_offset(view.scratch_at / itemsize(view.meta) + view.offset);
-        tile_ = -1;
-      }
-    } else if (view.partial && partials != nullptr) {
+    if (view.partial && partials != nullptr) {
       impl->set_storage_keep_dtype((*partials)[partial++]);
       impl->set_storage_offset(0);
     } else {
@@ -179,10 +184,8 @@ void Frame::set_tile(int64_t begin, int64_t end) {
 
 void Frame::release() {
   for (StepFrame& frame : steps_) {
-    for (size_t t = 0; t < frame.tensors.size(); ++t) {
-      if (frame.bound[t]) {
-        frame.tensors[t].unsafeGetTensorImpl()->set_storage_keep_dtype(no_memory());
-      }
+    for (const uint32_t t : frame.over_buffers) {
+      frame.tensors[t].unsafeGetTensorImpl()->set_storage_keep_dtype(no_memory());
     }
     for (const auto& [arg, value] : frame.values) {
       if (frame.args[arg].isTensor() || frame.args[arg].isList()) {

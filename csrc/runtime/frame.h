@@ -47,7 +47,8 @@ class Frame {
     std::vector<c10::IValue> args;
     std::vector<at::Tensor> tensors;  // operands, then outputs
     c10::SmallVector<std::pair<uint32_t, uint32_t>, 2> values;  // argument <- value of the node
-    c10::SmallVector<uint8_t, 4> bound;                         // tensors over buffers
+    c10::SmallVector<uint32_t, 4> over_buffers, over_scratch;   // tensors
+    const void* scratch = nullptr;  // what those over scratch are bound to
   };
 
   void build(const Step& step, StepFrame& frame);

@@ -34,7 +34,7 @@ void SegmentRun::prepare(const Segment& segment, const std::vector<Node>& nodes)
   for (size_t i = 0; i < segment.steps.size(); ++i) {
     const Step& step = segment.steps[i];
     for (const View& view : step.operands) {
-      if (view.fresh || view.discarded || view.internal) {
+      if (view.scratch || view.fresh) {
         continue;
       }
       const Buffer& buffer = *view.source.find(nodes);
@@ -206,7 +206,7 @@ void SegmentRun::mark(const Segment& segment, std::vector<Node>& nodes, size_t i
                       const std::shared_ptr<RunError>& error) {
   const Step& step = segment.steps[i];
   const auto mark_view = [&](const View& view) {
-    if (!view.written || view.discarded || view.internal) {
+    if (!view.written || view.internal || (view.scratch && !error)) {
       return;
     }
     Buffer& buffer = *view.source.find(nodes);

@@ -30,7 +30,22 @@ def register() -> None:
     check_no_other_backend()
     register_device()
     load_extension()
+    check_tile_rules()
     register_hooks()
+
+
+def check_tile_rules() -> None:
+    """Compares the table of tile rules with the ops that this torch has (2 ms).
+
+    Raises:
+        ImportError: a rule is for an op that does not exist, or that has other arguments.
+    """
+    from tiledev import _C
+
+    try:
+        _C.check_rules()
+    except ValueError as error:
+        raise ImportError(f"[import tiledev] {error}") from None
 
 
 def minor_version(version: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Literal
 
 from tiledev import _C
+from tiledev._drawing import draw_html, draw_svg
 
 __all__ = ["dump_graph", "explain"]
 
@@ -33,7 +35,7 @@ def dump_graph(format: Literal["text", "dot"] = "text") -> str:
     return _C.format_graph(format)
 
 
-def explain(format: Literal["text", "dot"] = "text") -> str:
+def explain(format: Literal["text", "dot", "svg", "html", "json"] = "text") -> str:
     """Returns what the plan of the last flush does.
 
     A plan is a list of segments: ops that run one after the other on each tile. A line says how a
@@ -41,7 +43,8 @@ def explain(format: Literal["text", "dot"] = "text") -> str:
     why it is not cut.
 
     Args:
-        format: "text", or "dot": segments and what each waits for, in Graphviz's language.
+        format: "text"; "json", the same for programs; or a drawing of the segments and of what each
+            waits for: "dot" (Graphviz's language), "svg", or "html", a page of its own.
 
     Returns:
         The description; empty if nothing was flushed yet.
@@ -55,6 +58,13 @@ def explain(format: Literal["text", "dot"] = "text") -> str:
         >>> "segments=" in tiledev.explain().splitlines()[0]
         True
     """
-    if format not in ("text", "dot"):
-        raise ValueError(f"[explain] got format={format!r}; pass 'text' or 'dot'")
-    return _C.explain(format)
+    if format not in ("text", "dot", "svg", "html", "json"):
+        raise ValueError(
+            f"[explain] got format={format!r}; pass 'text', 'dot', 'svg', 'html' or 'json'"
+        )
+    if format in ("text", "dot", "json"):
+        return _C.explain(format)
+    plan = _C.explain("json")
+    if not plan:
+        return ""
+    return draw_svg(json.loads(plan)) if format == "svg" else draw_html(json.loads(plan))

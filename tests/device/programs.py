@@ -252,18 +252,22 @@ def _broadcasts(shape: torch.Size, into: torch.Size) -> bool:
     return all(size in (1, other) for size, other in pairs)
 
 
-def difference(lines: list[str], device: str = support.DEVICE) -> str | None:
+def difference(
+    lines: list[str], device: str = support.DEVICE, tolerance: float = 0
+) -> str | None:
     """Run the program on the CPU and on the device; what first differs, or None.
+
+    With a tolerance, relative and absolute, floats need not agree bit for bit.
 
     The last bits of some of PyTorch's kernels (softmax's gradient) depend on how many threads they
     may use: what the CPU gives with one thread is right as well.
     """
     got, threads = run_program(lines, device), torch.get_num_threads()
     try:
-        found = _difference(got, run_program(lines, "cpu"))
+        found = _difference(got, run_program(lines, "cpu"), tolerance)
         if found and threads > 1:
             torch.set_num_threads(1)
-            found = _difference(got, run_program(lines, "cpu"))
+            found = _difference(got, run_program(lines, "cpu"), tolerance)
         return found
     except Exception as error:
         return f"comparing raised {type(error).__name__}: {error}"
@@ -273,19 +277,19 @@ def difference(lines: list[str], device: str = support.DEVICE) -> str | None:
             support.settle()
 
 
-def _difference(got: Run, want: Run) -> str | None:
+def _difference(got: Run, want: Run, tolerance: float) -> str | None:
     for number, line in enumerate(want.lines):
         if got.errors[number] != want.errors[number]:
             return f"`{line}` raised {got.raised(number)}; on the CPU {want.raised(number)}"
     if len(got.seen) != len(want.seen):
         return "another number of readouts"
     for index, (mine, theirs) in enumerate(zip(got.seen, want.seen, strict=True)):
-        if not _same(mine, theirs):
+        if not _same(mine, theirs, tolerance):
             return f"readout {index} is {mine}, on the CPU {theirs}"
     if got.tensors.keys() != want.tensors.keys():
         return "other names are bound"
     for name, theirs in want.tensors.items():
-        found = _tensor_difference(got.tensors[name], theirs)
+        found = _tensor_difference(got.tensors[name], theirs, tolerance)
         if found:
             return f"{name}: {found}"
     patterns = [alias_pattern(list(run.tensors.values())) for run in (got, want)]
@@ -296,7 +300,7 @@ def _difference(got: Run, want: Run) -> str | None:
     )
 
 
-def _tensor_difference(got: torch.Tensor, want: torch.Tensor) -> str | None:
+def _tensor_difference(got: torch.Tensor, want: torch.Tensor, tolerance: float) -> str | None:
     for what in ("dtype", "shape", "requires_grad"):
         if getattr(got, what) != getattr(want, what):
             return f"{what} {getattr(got, what)}, on the CPU {getattr(want, what)}"
@@ -304,16 +308,16 @@ def _tensor_difference(got: torch.Tensor, want: torch.Tensor) -> str | None:
         return f"strides {got.stride()}, on the CPU {want.stride()}"
     if got.numel() and got.storage_offset() != want.storage_offset():
         return f"offset {got.storage_offset()}, on the CPU {want.storage_offset()}"
-    if not _same(got.detach().cpu(), want.detach()):
+    if not _same(got.detach().cpu(), want.detach(), tolerance):
         return f"values {got.detach().cpu()}, on the CPU {want}"
     if got.untyped_storage().nbytes() != want.untyped_storage().nbytes():
         return "another storage size"
-    if not _same(_whole_storage(got).cpu(), _whole_storage(want)):
+    if not _same(_whole_storage(got).cpu(), _whole_storage(want), tolerance):
         return "values elsewhere in the storage differ"
     if (got.grad is None) != (want.grad is None):
         return "only one has a gradient"
     if want.grad is not None:
-        found = _tensor_difference(got.grad, want.grad)
+        found = _tensor_difference(got.grad, want.grad, tolerance)
         return f"gradient: {found}" if found else None
     return None
 
@@ -324,12 +328,14 @@ def _whole_storage(tensor: torch.Tensor) -> torch.Tensor:
     return flat.set_(storage, 0, (storage.nbytes() // tensor.element_size(),), (1,))
 
 
-def _same(got: Any, want: Any) -> bool:
-    """Equal, for tensors bit for bit but that any NaN is a NaN."""
+def _same(got: Any, want: Any, tolerance: float = 0) -> bool:
+    """Equal, for tensors bit for bit but that any NaN is a NaN; or within the tolerance."""
     if isinstance(want, torch.Tensor):
         if got.dtype != want.dtype or got.shape != want.shape:
             return False
         got, want = got.resolve_conj().resolve_neg(), want.resolve_conj().resolve_neg()
+        if tolerance:
+            return torch.allclose(got, want, tolerance, tolerance, equal_nan=True)
         if torch.equal(_bits(got), _bits(want)):
             return True
         same = got == want
@@ -337,7 +343,10 @@ def _same(got: Any, want: Any) -> bool:
             same &= torch.signbit(got) == torch.signbit(want)
         return bool((same | (got.isnan() & want.isnan())).all())
     if isinstance(want, list):
-        return len(got) == len(want) and all(map(_same, got, want))
+        pairs = zip(got, want, strict=False)
+        return len(got) == len(want) and all(_same(*pair, tolerance) for pair in pairs)
+    if tolerance and isinstance(want, float):
+        return _same(torch.tensor(got), torch.tensor(want), tolerance)
     return got == want or (got != got and want != want)
 
 

@@ -1,0 +1,342 @@
+"""Looking at plans: explain, why one was missed, traces, and steps that need no new plan."""
+
+import json
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import tiledev
+from tests import support
+
+pytestmark = pytest.mark.tiledev_only
+
+DEVICE = support.DEVICE
+
+
+@pytest.fixture(autouse=True)
+def two_workers():
+    support.settle()
+    tiledev.shutdown_context()
+    tiledev.init_context(2)
+    yield
+    support.settle()
+    tiledev.shutdown_context()
+
+
+def misses():
+    return tiledev.plan_cache_stats()["misses"]
+
+
+def large(rows=4096):
+    x = torch.randn(rows, 256).to(DEVICE)
+    tiledev.wait()
+    return x
+
+
+class TestExplain:
+    def test_text(self):
+        x = large()
+        y, small = ((x * 2).relu() + 1).sum(0), torch.ones(3, device=DEVICE) + 1
+        tiledev.wait()
+        lines = tiledev.explain().splitlines()
+        assert lines[0].startswith("Plan ")
+        assert "nodes=6, dropped=0" in lines[0]
+        assert f"segments={len(lines[1:]) // 2}, tiled=1" in lines[0]
+        tiled = next(n for n, line in enumerate(lines) if " tiles of 4096 units" in line)
+        assert "4 ops, " in lines[tiled]
+        assert "in 2 lanes" in lines[tiled]
+        assert "reads 4.0 MiB, writes 1.0 KiB, scratch " in lines[tiled]
+        assert lines[tiled + 1].strip() == "mul, relu, add, sum"
+        assert "whole (small)" in tiledev.explain()
+        del y, small
+
+    def test_why_an_op_is_whole(self):
+        x = large()
+        y = torch.linalg.svdvals(x[:64].contiguous()), x.sort(0)[0], torch.rand_like(x), x.cumsum(0)
+        tiledev.wait()
+        text = tiledev.explain()
+        assert "no tile rule" in text
+        assert "draws random numbers" in text
+        assert y
+
+    def test_tiling_that_is_off(self):
+        tiledev._C.set_tiling_mode("whole")
+        try:
+            x = large()
+            y = (x * 2).relu()
+            tiledev.wait()
+            assert "whole (tiling is off)" in tiledev.explain()
+            assert "tiled=0" in tiledev.explain()
+            del y
+        finally:
+            tiledev._C.set_tiling_mode("auto")
+
+    def test_dot(self):
+        x = large()
+        y = F.relu(x @ torch.randn(256, 256).to(DEVICE)).t().contiguous().softmax(0).sum()
+        tiledev.wait()
+        text, dot = tiledev.explain(), tiledev.explain("dot")
+        lines = dot.splitlines()
+        assert lines[0] == "digraph plan {"
+        assert lines[-1] == "}"
+        segments = int(text.split("segments=")[1].split(",")[0])
+        assert sum("[label=" in line for line in lines) == segments
+        assert sum("->" in line for line in lines) >= segments - 1
+        assert y.item() > 0
+
+    def test_dropped_nodes_are_counted(self):
+        x = large()
+        y = x + 1
+        (x * 2).relu()
+        tiledev.wait()
+        assert "nodes=3, dropped=2" in tiledev.explain()
+        del y
+
+    @pytest.mark.parametrize("format", ["svg", "", None, 3])
+    def test_a_bad_format(self, format):
+        with pytest.raises(ValueError, match="explain.*'text' or 'dot'"):
+            tiledev.explain(format)
+
+
+class TestExplainMiss:
+    def test_the_first_one_says_so(self):
+        y = large() * 2
+        tiledev.wait()
+        assert "a graph of 1 nodes" in tiledev.explain_miss()
+        del y
+
+    def test_another_shape_names_the_op_and_both_shapes(self):
+        for rows in (4096, 4000):
+            y = (large(rows) * 2).relu()
+            tiledev.wait()
+            del y
+        text = tiledev.explain_miss()
+        assert "aten::mul" in text
+        assert "[4000, 256]" in text
+        assert "[4096, 256]" in text
+
+    def test_another_op_is_named(self):
+        x = large()
+        for f in (torch.relu, torch.tanh):
+            y = f(x * 2)
+            tiledev.wait()
+            del y
+        text = tiledev.explain_miss()
+        assert "node 1 is aten::tanh" in text
+        assert "there aten::relu" in text
+
+    def test_a_longer_graph(self):
+        x = large()
+        y = (x * 2).relu()
+        tiledev.wait()
+        y = (x * 2).relu() + 1
+        tiledev.wait()
+        assert "3 nodes" in tiledev.explain_miss()
+        assert "begins with the same nodes" in tiledev.explain_miss()
+        del y
+
+    def test_another_result_is_held(self):
+        x = large()
+        y = (x * 3).tanh()
+        tiledev.wait()
+        between = x * 3
+        y = between.tanh()
+        tiledev.wait()
+        assert "other tensors outlive the graph" in tiledev.explain_miss()
+        del y, between
+
+    def test_other_tiles_were_asked_for(self):
+        x = large()
+        tiledev.set_axis_group_name(x, {0: "rows here"})
+        try:
+            for sizes in (100, 300):
+                tiledev.set_axis_group_tiling("rows here", sizes)
+                y = (x * 5).tanh()
+                tiledev.wait()
+                del y
+            assert "other tiles were asked for" in tiledev.explain_miss()
+        finally:
+            tiledev.clear_axis_group_tiling()
+
+    def test_a_hit_explains_nothing_new(self):
+        x = large()
+        texts, counts = [], []
+        for _ in range(2):
+            y = (x * 7).tanh().relu()
+            tiledev.wait()
+            texts.append(tiledev.explain_miss())
+            counts.append(misses())
+            del y
+        assert texts[0] == texts[1]
+        assert counts[0] == counts[1]
+
+
+class TestTrace:
+    def test_what_runs_inside_is_in_it(self, tmp_path):
+        x = large()
+        before = x.tanh() + 3
+        with tiledev.trace(tmp_path / "trace.json"):
+            y = (x * 2).relu().sum(0)
+        after = x.sigmoid() + 3
+        tiledev.wait()
+        trace = json.loads((tmp_path / "trace.json").read_text())
+        rows = trace["traceEvents"]
+        names = {row["tid"]: row["args"]["name"] for row in rows if row["ph"] == "M"}
+        events = [row for row in rows if row["ph"] == "X"]
+        assert events
+        assert set(names) == {event["tid"] for event in events}
+        assert all(name == f"tiledev worker {worker}" for worker, name in names.items())
+        assert set(names) <= {0, 1}
+        assert {event["name"] for event in events} == {"mul, relu, sum"}
+        for event in events:
+            assert event["cat"] == "segment"
+            assert event["dur"] > 0
+            assert event["ts"] >= 0
+            assert {"plan", "segment", "unit"} == set(event["args"])
+        assert len({event["args"]["unit"] for event in events}) == len(events) == 2
+        del y, before, after
+
+    def test_every_tile_is_an_event(self, tmp_path):
+        x = large()
+        with tiledev.trace(str(tmp_path / "trace.json")):
+            y = (x * 2).relu()
+        events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        tiles = int(tiledev.explain().split(" tiles of ")[0].split()[-1])
+        assert sorted(e["args"]["unit"] for e in events if e["ph"] == "X") == list(range(tiles))
+        del y
+
+    def test_nothing_inside(self, tmp_path):
+        with tiledev.trace(tmp_path / "trace.json"):
+            pass
+        assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
+
+    def test_an_error_inside_is_raised_and_the_file_is_there(self, tmp_path):
+        with (
+            pytest.raises(ZeroDivisionError),
+            tiledev.trace(tmp_path / "trace.json"),
+        ):
+            large().relu().sum().item()
+            raise ZeroDivisionError
+        assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+
+    def test_a_failing_op_inside(self, tmp_path):
+        x, bad = large(), torch.full((4096, 1), 999).to(DEVICE)
+        with (
+            pytest.raises(RuntimeError, match="gather"),
+            tiledev.trace(tmp_path / "trace.json"),
+        ):
+            kept = (x * 2).gather(1, bad)
+        assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+        del kept
+
+    def test_a_file_that_cannot_be_written(self, tmp_path):
+        y = large() * 2
+        assert tiledev.has_pending_graph()
+        with pytest.raises(OSError), tiledev.trace(tmp_path / "no" / "folder" / "trace.json"):
+            raise AssertionError("the body must not run")
+        assert tiledev.has_pending_graph()  # nothing has run
+        assert y.shape == (4096, 256)
+
+    def test_traces_follow_each_other(self, tmp_path):
+        x = large()
+        for n, f in enumerate([torch.relu, torch.tanh]):
+            with tiledev.trace(tmp_path / f"{n}.json"):
+                y = f(x) + 1
+            events = json.loads((tmp_path / f"{n}.json").read_text())["traceEvents"]
+            assert {e["name"] for e in events if e["ph"] == "X"} == {f"{f.__name__}, add"}
+        del y
+
+
+class TestPlansAreFoundAgain:
+    def steps(self, optimizer, scheduler=None, count=8):
+        """The misses after each step."""
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(256, 128), torch.nn.GELU(), torch.nn.Linear(128, 10))
+        model.to(DEVICE)
+        opt = optimizer(model.parameters())
+        schedule = scheduler(opt) if scheduler else None
+        x, y = large(2048), torch.randint(0, 10, (2048,)).to(DEVICE)
+        found, losses = [], []
+        for _ in range(count):
+            opt.zero_grad()
+            loss = F.cross_entropy(model(x), y)
+            loss.backward()
+            opt.step()
+            if schedule is not None:
+                schedule.step()
+            losses.append(loss.item())
+            found.append(misses())
+        assert losses[-1] < losses[0]
+        return found
+
+    @pytest.mark.parametrize("foreach", [True, False])
+    @pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW", "RMSprop", "Adagrad"])
+    def test_steps_of_an_optimizer(self, name, foreach):
+        make = getattr(torch.optim, name)
+        found = self.steps(lambda p: make(p, lr=0.01, foreach=foreach))
+        assert found[3:] == [found[3]] * 5
+
+    @pytest.mark.parametrize("name", ["CosineAnnealingLR", "StepLR", "OneCycleLR", "LinearLR"])
+    def test_a_schedule_of_the_learning_rate(self, name):
+        arguments = {
+            "CosineAnnealingLR": {"T_max": 10},
+            "StepLR": {"step_size": 2},
+            "OneCycleLR": {"max_lr": 0.01, "total_steps": 20},
+            "LinearLR": {},
+        }
+        schedule = getattr(torch.optim.lr_scheduler, name)
+        found = self.steps(
+            lambda p: torch.optim.AdamW(p, lr=0.01), lambda opt: schedule(opt, **arguments[name])
+        )
+        assert found[3:] == [found[3]] * 5
+
+    def test_lengths_of_sequences_that_vary(self):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Embedding(50, 64), torch.nn.LayerNorm(64))
+        model.append(torch.nn.Linear(64, 50)).to(DEVICE)
+        opt = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def step(length):
+            tokens = torch.randint(0, 50, (16, length + 1)).to(DEVICE)
+            opt.zero_grad()
+            logits = model(tokens[:, :-1])
+            F.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            opt.step()
+            return misses()
+
+        lengths = [32, 64, 100, 128]
+        for length in [*lengths, *lengths]:  # the optimizer's state appears in the first step
+            seen = step(length)
+        for length in [100, 32, 128, 64, 64, 32, 100]:
+            assert step(length) == seen, (length, tiledev.explain_miss())
+
+    def test_a_readout_each_step(self):
+        x, found = large(), []
+        for n in range(5):
+            y = (x * float(n)).relu()
+            assert y.sum().item() >= 0
+            found.append(misses())
+        assert found[1:] == [found[1]] * 4
+
+    def test_many_shapes_are_kept(self):
+        shapes = [(64, n) for n in range(100, 160)]
+        for _ in range(2):
+            before = misses()
+            for shape in shapes:
+                ((torch.ones(shape, device=DEVICE) * 2).sum()).item()
+        assert misses() == before
+
+    def test_other_settings_of_the_run_need_other_plans(self):
+        x, found = large(), []
+        for deterministic in (False, True, False, True):
+            torch.use_deterministic_algorithms(deterministic)
+            try:
+                y = (x * 11).relu().sum(0)
+                tiledev.wait()
+            finally:
+                torch.use_deterministic_algorithms(False)
+            found.append(misses())
+            del y
+        assert found[1] == found[0] + 1
+        assert found[3] == found[1]

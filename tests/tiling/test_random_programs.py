@@ -1,0 +1,37 @@
+"""Random programs with every axis that can be cut in two or three uneven tiles, 4 workers.
+
+Sums over an axis that is cut round in another way than the CPU's, so floats agree within a
+tolerance; all else agrees exactly.
+"""
+
+import pytest
+
+from tests import support
+from tests.device.programs import as_script, difference
+from tests.device.random_programs import program
+from tests.tiling import tiny_tiles
+
+pytestmark = pytest.mark.skipif(not support.ON_TILEDEV, reason="the CPU has no tiles")
+PROGRAMS = 150
+TOLERANCE = 1e-5
+
+
+@pytest.fixture(scope="module", autouse=True)
+def tiles():
+    with tiny_tiles():
+        yield
+
+
+@pytest.mark.parametrize("seed", range(PROGRAMS))
+def test_same_as_on_the_cpu(seed):
+    lines = program(seed)
+    found = difference(lines, tolerance=TOLERANCE)
+    assert found is None, as_script(lines, found)
+
+
+def test_the_tolerance_is_for_floats_alone():
+    floats = ["t1 = torch.ones(3, device=dev) + 1e-6 * (dev != 'cpu')"]
+    ints = ["t1 = torch.ones(3, device=dev).long() + (dev != 'cpu')"]
+    assert difference(floats) is not None
+    assert difference(floats, tolerance=TOLERANCE) is None
+    assert difference(ints, tolerance=TOLERANCE) is not None
