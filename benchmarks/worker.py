@@ -105,8 +105,13 @@ class Session:
     def memory(self) -> Reply:
         """Returns how far resident memory grows while the work is built and makes its first steps.
 
-        The kernel's peak is set back first, so that what was there after the imports counts not.
+        The kernel's peak is set back first, so that what was there after the imports counts not;
+        a step at the small scale comes before that, since PyTorch imports much at first use.
         """
+        small = works.find(self.work.name, "small").build(self.place)
+        small()
+        self.wait()
+        del small
         gc.collect()
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # resets VmHWM: proc(5)
         start = memory_bytes("VmRSS")

@@ -40,8 +40,8 @@ py::tuple axis_groups() {
   const Session::GroupReport report = session().axis_groups();
   py::list groups;
   for (const auto& info : report.groups) {
-    groups.append(py::make_tuple(info.group.extent, info.group.name, info.tiles,
-                                 info.group.members.size()));
+    groups.append(
+        py::make_tuple(info.group.extent, info.group.name, info.tiles, info.group.members.size()));
   }
   return py::make_tuple(report.nodes, report.tensors, groups);
 }
@@ -220,8 +220,8 @@ PYBIND11_MODULE(_C, m) {
                  : format == "json" ? explain_json(*plan)
                                     : explain_text(*plan);
         }));
-  m.def("set_axis_group_name",
-        torch::wrap_pybind_function([](const at::Tensor& tensor, int64_t dim, const std::string& name) {
+  m.def("set_axis_group_name", torch::wrap_pybind_function([](const at::Tensor& tensor, int64_t dim,
+                                                              const std::string& name) {
           session().name_axis(*tensor.unsafeGetTensorImpl(), dim, name);
         }));
   m.def("set_axis_group_tiling",
@@ -233,8 +233,7 @@ PYBIND11_MODULE(_C, m) {
           session().clear_axis_tiling(name);
         }));
   m.def("axis_groups", torch::wrap_pybind_function(&axis_groups));
-  m.def("explain_miss",
-        torch::wrap_pybind_function([] { return session().explain_miss(); }));
+  m.def("explain_miss", torch::wrap_pybind_function([] { return session().explain_miss(); }));
   m.def("start_trace", torch::wrap_pybind_function([] { session().start_trace(); }));
   m.def("stop_trace", torch::wrap_pybind_function([] {
           py::list events;

@@ -90,8 +90,7 @@ class AxisFinder {
 
   DimSet named_dims(size_t rank) const {
     const c10::IValue none;
-    const c10::IValue& dim =
-        dim_index_ >= 0 ? step_.signature->args[dim_index_].constant : none;
+    const c10::IValue& dim = dim_index_ >= 0 ? step_.signature->args[dim_index_].constant : none;
     const bool all = dim.isNone() || (dim.isList() && dim.toListRef().empty());
     DimSet set(rank, all);
     const auto mark = [&](int64_t d) {
@@ -258,8 +257,7 @@ class AxisFinder {
   bool read_kept(size_t tensor) {
     const auto& sizes = result_.metas[tensor].sizes;
     const DimSet named = named_dims(rule_.dim_arg == DimArg::kStacked ? rank_ + 1 : rank_);
-    const bool drops =
-        rule_.dim_arg == DimArg::kReduced || rule_.dim_arg == DimArg::kDropped;
+    const bool drops = rule_.dim_arg == DimArg::kReduced || rule_.dim_arg == DimArg::kDropped;
     size_t at = 0;  // dimension of the result
     size_t from = 0;
     for (size_t d = 0; d < named.size(); ++d) {
@@ -472,7 +470,9 @@ std::optional<StepAxes> find_axes(const Step& step) {
     return std::nullopt;
   }
   const TileRule* rule = rule_of(*step.signature->op);
-  if (rule == nullptr) {
+  const auto empty = [](const View& view) { return view.meta.numel == 0; };
+  if (rule == nullptr || std::any_of(step.operands.begin(), step.operands.end(), empty) ||
+      std::any_of(step.outputs.begin(), step.outputs.end(), empty)) {
     return std::nullopt;
   }
   auto axes = AxisFinder(step, *rule).run();

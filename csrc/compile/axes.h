@@ -11,8 +11,8 @@ namespace tiledev {
 // An axis that a step walks: where it appears in the step's tensors.
 struct Axis {
   int64_t extent = 0;
-  bool reduced = false;          // some output lacks it: its tiles are combined
-  std::vector<int8_t> dims;      // by tensor (operands, then fresh outputs): its dimension, or -1
+  bool reduced = false;      // some output lacks it: its tiles are combined
+  std::vector<int8_t> dims;  // by tensor (operands, then fresh outputs): its dimension, or -1
 };
 
 // The axes of a step that tiles may cut, and the shapes of its tensors that they refer to.

@@ -44,8 +44,7 @@ class GroupFinder {
 
  private:
   static int64_t span(const TensorMeta& meta, int dim) {
-    return meta.strides[dim] * meta.sizes[dim] *
-           static_cast<int64_t>(c10::elementSize(meta.dtype));
+    return meta.strides[dim] * meta.sizes[dim] * static_cast<int64_t>(c10::elementSize(meta.dtype));
   }
 
   size_t key(uint32_t buffer, int64_t span, int64_t extent) {
@@ -96,8 +95,8 @@ class GroupFinder {
         if (d < 0 || axes.metas[t].strides[d] == 0) {
           continue;
         }
-        const View& view = t < step.operands.size() ? step.operands[t]
-                                                    : step.outputs[t - step.operands.size()];
+        const View& view =
+            t < step.operands.size() ? step.operands[t] : step.outputs[t - step.operands.size()];
         const size_t k = key(view.buffer, span(axes.metas[t], d), axes.metas[t].sizes[d]);
         if (first >= 0) {
           unite(static_cast<size_t>(first), k);
@@ -177,8 +176,7 @@ void name_axes(Compilation& c) {
   }
 }
 
-std::vector<int64_t> tile_sizes(const std::string& name, const AxisTiling& tiling,
-                                int64_t extent) {
+std::vector<int64_t> tile_sizes(const std::string& name, const AxisTiling& tiling, int64_t extent) {
   if (tiling.uniform > 0) {
     std::vector<int64_t> sizes(static_cast<size_t>(extent / tiling.uniform), tiling.uniform);
     if (extent % tiling.uniform != 0) {
@@ -188,9 +186,8 @@ std::vector<int64_t> tile_sizes(const std::string& name, const AxisTiling& tilin
   }
   const int64_t total = std::accumulate(tiling.sizes.begin(), tiling.sizes.end(), int64_t{0});
   TORCH_CHECK_VALUE(total == extent, "[set_axis_group_tiling] the tiles ", join(tiling.sizes),
-                    " of axis group '", name, "' add up to ", total,
-                    ", but the axis has extent ", extent,
-                    "; pass sizes that add up to it, or one int for tiles of that size");
+                    " of axis group '", name, "' add up to ", total, ", but the axis has extent ",
+                    extent, "; pass sizes that add up to it, or one int for tiles of that size");
   return tiling.sizes;
 }
 

@@ -19,8 +19,8 @@ using AxisKey = std::pair<uint32_t, int64_t>;  // local buffer number, span in b
 
 // Dimensions that ops tie to each other.
 struct AxisGroup {
-  int64_t extent = 0;          // of the outermost factor
-  std::string name;            // empty: nobody named it
+  int64_t extent = 0;  // of the outermost factor
+  std::string name;    // empty: nobody named it
   std::vector<AxisKey> members;
 };
 

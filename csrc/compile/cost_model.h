@@ -5,8 +5,8 @@
 
 #include "compile/options.h"
 
-// The measured numbers that tiling goes by. Measured on 2 cores of Zen 3 (512 KiB of L2 each, 32 MiB
-// of L3 shared), torch 2.13, with benchmarks/compare.py.
+// The measured numbers that tiling goes by. Measured on 2 cores of Zen 3 (512 KiB of L2 each, 32
+// MiB of L3 shared), torch 2.13, with benchmarks/compare.py.
 
 namespace tiledev {
 
@@ -16,10 +16,10 @@ inline constexpr double kSmallFlops = 4e6;
 inline constexpr int64_t kChainWork = 16 * kSmallWork;  // of all ops of such a task
 
 // What the tile of a segment should occupy of the cache.
-inline constexpr int64_t kTileBytes = 1 << 20;           // elementwise: L2 and a little of L3
-inline constexpr int64_t kProductTileBytes = 4 << 20;    // with matrix products: inside of L3
-inline constexpr double kProductTileFlops = 6e7;         // below this BLAS loses speed
-inline constexpr double kFlopsPerByte = 4;               // above this products decide
+inline constexpr int64_t kTileBytes = 1 << 20;         // elementwise: L2 and a little of L3
+inline constexpr int64_t kProductTileBytes = 4 << 20;  // with matrix products: inside of L3
+inline constexpr double kProductTileFlops = 6e7;       // below this BLAS loses speed
+inline constexpr double kFlopsPerByte = 4;             // above this products decide
 
 // Tiles for each worker, so that a slow core holds nobody up.
 inline constexpr int64_t kTilesPerWorker = 4;

@@ -97,10 +97,11 @@ std::string explain_json(const Plan& plan) {
       << ", \"dropped\": " << plan.dropped.size() << ", \"segments\": [";
   const char* comma = "";
   for (const Segment& segment : plan.segments) {
-    out << comma << "{\"ops\": \"" << describe_steps(segment, SIZE_MAX) << "\", \"count\": "
-        << segment.steps.size() << ", \"how\": \"" << how(segment) << "\", \"tiled\": "
-        << (segment.tiled() ? "true" : "false") << ", \"tiles\": " << segment.tiles()
-        << ", \"lanes\": " << segment.lanes << ", \"bytes_read\": " << segment.bytes_read
+    out << comma << "{\"ops\": \"" << describe_steps(segment, SIZE_MAX)
+        << "\", \"count\": " << segment.steps.size() << ", \"how\": \"" << how(segment)
+        << "\", \"tiled\": " << (segment.tiled() ? "true" : "false")
+        << ", \"tiles\": " << segment.tiles() << ", \"lanes\": " << segment.lanes
+        << ", \"bytes_read\": " << segment.bytes_read
         << ", \"bytes_written\": " << segment.bytes_written
         << ", \"scratch_bytes\": " << segment.scratch_bytes << ", \"successors\": [";
     for (size_t i = 0; i < segment.successors.size(); ++i) {
@@ -118,8 +119,9 @@ std::string explain_dot(const Plan& plan) {
   out << "digraph plan {\n  node [shape=box];\n";
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     const Segment& segment = plan.segments[s];
-    out << "  s" << s << " [label=\"" << s << ": " << describe_steps(segment, 8) << "\\n" << how(segment)
-        << "\\n" << traffic(segment) << "\"" << (segment.tiled() ? ", style=bold" : "") << "];\n";
+    out << "  s" << s << " [label=\"" << s << ": " << describe_steps(segment, 8) << "\\n"
+        << how(segment) << "\\n"
+        << traffic(segment) << "\"" << (segment.tiled() ? ", style=bold" : "") << "];\n";
     for (const uint32_t successor : segment.successors) {
       out << "  s" << s << " -> s" << successor << ";\n";
     }

@@ -2,6 +2,8 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
@@ -161,8 +163,10 @@ class Lowering {
       step.callee = op.op;
       return;
     }
-    if (rule_of(op) == nullptr) {
-      return;  // out= variants of odd kernels have odder manners
+    // out= variants of odd kernels have odder manners, and products of complex numbers are rounded
+    // in another way where TensorIterator walks a given result.
+    if (rule_of(op) == nullptr || is_complex(step)) {
+      return;
     }
     bool all_fresh = true;
     for (const OutputMeta& output : step.signature->outputs) {
@@ -172,7 +176,8 @@ class Lowering {
       all_fresh &= output.kind == OutputMeta::Kind::kFresh;
     }
     const auto* out = all_fresh ? out_variant(op) : nullptr;
-    if (out != nullptr && out->schema().returns().size() == step.outputs.size()) {
+    if (out != nullptr && out->schema().returns().size() == step.outputs.size() &&
+        !(ignores_strides(op) && !contiguous(step.outputs[0].meta))) {
       step.form = Step::Form::kOut;
       step.callee = *out;
       return;
@@ -182,6 +187,23 @@ class Lowering {
     }
     step.form = Step::Form::kFunctional;
     step.callee = op.op;
+  }
+
+  static bool is_complex(const Step& step) {
+    const auto complex = [](const View& view) { return c10::isComplexType(view.meta.dtype); };
+    return std::any_of(step.operands.begin(), step.operands.end(), complex) ||
+           std::any_of(step.outputs.begin(), step.outputs.end(), complex);
+  }
+
+  static bool contiguous(const TensorMeta& meta) {
+    int64_t expected = 1;
+    for (size_t d = meta.sizes.size(); d-- > 0;) {
+      if (meta.sizes[d] != 1 && meta.strides[d] != expected) {
+        return false;
+      }
+      expected *= meta.sizes[d];
+    }
+    return true;
   }
 
   // `clone` and `to` are copies into a result of the right layout.
@@ -241,15 +263,13 @@ class Lowering {
     counted.offset = 0;
     counted.internal = true;
     counted.written = counted.fresh = counted.overwritten = true;
-    Step compare =
-        make_step(loss.node, "aten::ne", "Scalar", "Scalar_out", {target}, {counted});
+    Step compare = make_step(loss.node, "aten::ne", "Scalar", "Scalar_out", {target}, {counted});
     compare.signature->args.push_back({ArgKind::kConstant, 0, 0, loss.signature->args[4].constant});
     compare.alone = true;
     c_.steps.push_back(std::move(compare));
     counted.written = counted.fresh = counted.overwritten = false;
     View total = loss.outputs[1];
-    Step sum =
-        make_step(loss.node, "aten::sum", "dim_IntList", "IntList_out", {counted}, {total});
+    Step sum = make_step(loss.node, "aten::sum", "dim_IntList", "IntList_out", {counted}, {total});
     auto& args = sum.signature->args;
     args.push_back({ArgKind::kConstant, 0, 0, c10::IValue()});
     args.push_back({ArgKind::kConstant, 0, 0, c10::IValue(false)});
@@ -410,8 +430,7 @@ class Lowering {
 
   static const OpTraits& traits_of(const c10::OperatorHandle& op) {
     static std::mutex mutex;
-    static auto* known =
-        new std::unordered_map<c10::OperatorHandle, std::unique_ptr<OpTraits>>();
+    static auto* known = new std::unordered_map<c10::OperatorHandle, std::unique_ptr<OpTraits>>();
     const std::lock_guard lock(mutex);
     auto& traits = (*known)[op];
     if (!traits) {
@@ -517,6 +536,18 @@ const c10::OperatorHandle* out_variant(const OpTraits& op) {
     found = known->emplace(op.id, find_out_variant(op)).first;
   }
   return found->second ? &*found->second : nullptr;
+}
+
+bool ignores_strides(const OpTraits& op) {
+  static constexpr std::string_view kOps[] = {
+      "aten::_softmax",
+      "aten::_log_softmax",
+      "aten::_softmax_backward_data",
+      "aten::_log_softmax_backward_data",
+      "aten::sort",
+  };
+  const std::string_view name = std::string_view(op.name).substr(0, op.name.find('.'));
+  return std::find(std::begin(kOps), std::end(kOps), name) != std::end(kOps);
 }
 
 void lower_nodes(Compilation& c) {

@@ -11,4 +11,7 @@ namespace tiledev {
 // arguments, then one out= argument for each return. Kept with the op.
 const c10::OperatorHandle* out_variant(const OpTraits& op);
 
+// Whether the out= kernel writes its result contiguously, whatever its strides are.
+bool ignores_strides(const OpTraits& op);
+
 }  // namespace tiledev

@@ -74,7 +74,8 @@ std::string PlanCache::describe_miss(const std::vector<Node>& nodes,
       ++word;
     }
     out << ": the same ops on the same shapes, but "
-        << (word == 0 ? "other tiles, or other settings (workers, deterministic algorithms), were asked for"
+        << (word == 0 ? "other tiles, or other settings (workers, deterministic algorithms), were "
+                        "asked for"
             : word + 1 >= print.words.size()
                 ? "other tensors outlive the graph (a result is held here and not there)"
                 : "the ops share memory, start in it or are named in another way");

@@ -71,9 +71,7 @@ class ScratchPlanner {
   }
 
   // Kernels without a rule may look at whole storages.
-  static bool unknown_kernel(const Step& step) {
-    return rule_of(*step.signature->op) == nullptr;
-  }
+  static bool unknown_kernel(const Step& step) { return rule_of(*step.signature->op) == nullptr; }
 
   bool replaces(const View& view) const {
     return view.source.slot >= 0 && c_.nodes[view.source.node].replaces(view.source.slot);
@@ -221,17 +219,18 @@ class ScratchPlanner {
     const View& out = step.outputs[0];
     for (const View& in : step.operands) {
       const auto it = intervals.find(in.buffer);
-      if (it == intervals.end() || it->second.last != interval.first ||
-          it->second.at < 0 || it->second.nbytes != interval.nbytes ||
-          in.meta.dtype != out.meta.dtype || in.offset != out.offset ||
-          in.meta.sizes != out.meta.sizes || in.meta.strides != out.meta.strides ||
-          in.cut_dim != out.cut_dim) {
+      if (it == intervals.end() || it->second.last != interval.first || it->second.at < 0 ||
+          it->second.nbytes != interval.nbytes || in.meta.dtype != out.meta.dtype ||
+          in.offset != out.offset || in.meta.sizes != out.meta.sizes ||
+          in.meta.strides != out.meta.strides || in.cut_dim != out.cut_dim) {
         continue;
       }
       size_t uses = 0;
       for (const View& other : step.operands) {
-        uses += other.buffer == in.buffer && !(other.offset == in.offset &&
-                                               other.meta.strides == in.meta.strides) ? 1 : 0;
+        uses += other.buffer == in.buffer &&
+                        !(other.offset == in.offset && other.meta.strides == in.meta.strides)
+                    ? 1
+                    : 0;
       }
       if (uses == 0) {
         return &it->second;

@@ -2,7 +2,8 @@
 //
 // Steps come in program order. Each goes to the earliest place that its dependences allow: into the
 // segment of its latest predecessor if its tiles line up with what the segment does, else into a
-// later one, else into a new one right behind. So independent steps never part a chain.
+// later one, else into a new one: small steps right behind their predecessors, so that they never
+// part a chain, large ones at the end. In the end segments move forward to those that need them.
 
 #include <algorithm>
 #include <iterator>
@@ -15,6 +16,7 @@
 #include "compile/axes.h"
 #include "compile/axis_groups.h"
 #include "compile/cost_model.h"
+#include "compile/lower.h"
 #include "compile/pipeline.h"
 
 namespace tiledev {
@@ -23,8 +25,8 @@ namespace {
 
 // How the steps of a segment cut a buffer.
 struct Cut {
-  int64_t span = 0;    // in bytes; 0: not cut
-  bool plain = true;   // every access has this span, and stays within its tile
+  int64_t span = 0;   // in bytes; 0: not cut
+  bool plain = true;  // every access has this span, and stays within its tile
   bool written = false;
   bool partial = false;
 };
@@ -319,8 +321,9 @@ class SegmentBuilder {
     const Segment& segment = draft.segment;
     switch (draft.kind) {
       case Draft::Kind::kChain:
-        return early && !named_ && (step.alone || (is_small(step) && segment.work <= kChainWork &&
-                                        segment.flops <= kSmallFlops * 8));
+        return early && !named_ &&
+               (step.alone ||
+                (is_small(step) && segment.work <= kChainWork && segment.flops <= kSmallFlops * 8));
       case Draft::Kind::kTiled:
         return join_tiled(draft, step);
       default:
@@ -343,14 +346,15 @@ class SegmentBuilder {
     const bool tiny = c_.options.mode == TilingMode::kTiny;
     if (axes_ && (tiny || !is_small(step) || named_)) {
       if (auto candidate = named_ ? named_ : first_axis(step)) {
-        Draft* draft = insert(position, Draft::Kind::kTiled);
+        Draft* draft = insert(order_.size(), Draft::Kind::kTiled);
         draft->extent = candidate->axes->axes[candidate->axis].extent;
         draft->tiling = tiling_of(step, *candidate);
         commit(*draft, step, *candidate);
         return draft;
       }
     }
-    Draft* draft = insert(position, is_small(step) ? Draft::Kind::kChain : Draft::Kind::kWide);
+    Draft* draft = is_small(step) ? insert(position, Draft::Kind::kChain)
+                                  : insert(order_.size(), Draft::Kind::kWide);
     draft->segment.whole_reason = whole_reason(step);
     return draft;
   }
@@ -432,7 +436,7 @@ class SegmentBuilder {
     const Axis& axis = axes.axes[candidate.axis];
     Fit fit{true, false};
     // A step may name one buffer several times: what it did itself counts, too.
-    c10::SmallVector<std::pair<uint32_t, Cut>, 4> own;
+    c10::SmallVector<std::pair<size_t, Cut>, 4> own;  // by tensor
     for (size_t t = 0; t < axes.metas.size(); ++t) {
       const View& view = view_at(step, t);
       const Cut now = cut_of(view, axes.metas[t], axis.dims[t], extent);
@@ -446,13 +450,19 @@ class SegmentBuilder {
       if (known != draft.cuts.end() && !agree(known->second, now)) {
         return {};
       }
-      for (const auto& [buffer, cut] : own) {
-        if (buffer == view.buffer && !agree(cut, now)) {
+      for (const auto& [other, cut] : own) {
+        const View& before = view_at(step, other);
+        const bool one = before.buffer == view.buffer;
+        // Tiles of overlapping views may overlap in ways that the whole views do not.
+        const bool differ = before.offset != view.offset ||
+                            axes.metas[other].sizes != axes.metas[t].sizes ||
+                            axes.metas[other].strides != axes.metas[t].strides;
+        if (one && (!agree(cut, now) || (differ && (cut.written || now.written)))) {
           return {};
         }
       }
       fit.shares |= known != draft.cuts.end() && now.span > 0 && known->second.span == now.span;
-      own.emplace_back(view.buffer, now);
+      own.emplace_back(t, now);
     }
     return fit;
   }
@@ -535,6 +545,11 @@ class SegmentBuilder {
       step.patches.push_back(patch);
     }
     set_reduction(step, axis);
+    if (step.form == Step::Form::kOut && ignores_strides(*step.signature->op) &&
+        step.outputs[0].cut_dim > 0) {
+      step.form = Step::Form::kFunctional;
+      step.callee = step.signature->op->op;
+    }
     if (axes.extent_axis == static_cast<int>(candidate.axis)) {
       const auto index = step.signature->op->op.schema().argumentIndexWithName(
           rule_of(*step.signature->op)->extent_arg);

@@ -67,7 +67,7 @@ struct Step {
   int32_t scalar_list_arg = -1;
   uint32_t scalar_list_at = 0;
   Combine combine = Combine::kNone;  // of the partial outputs
-  bool accumulates = false;  // mm: later tiles are added by the product itself
+  bool accumulates = false;          // mm: later tiles are added by the product itself
   double mean_of = 0;                // kMean: divide by this many in the end
   int64_t work = 0;                  // elements read and written
   double flops = 0;                  // of products of matrices

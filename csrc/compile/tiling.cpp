@@ -47,7 +47,8 @@ class Tiler {
       const int lanes = options_.mode == TilingMode::kTiny ? 2
                         : given                            ? kFixedLanes
                                                            : planned_workers(options_);
-      segment_.lanes = static_cast<uint32_t>(std::min(segment_.tiles(), static_cast<size_t>(lanes)));
+      segment_.lanes =
+          static_cast<uint32_t>(std::min(segment_.tiles(), static_cast<size_t>(lanes)));
     }
   }
 
@@ -79,8 +80,8 @@ class Tiler {
     int64_t tiles = std::max<int64_t>(1, (cut_bytes_ + target - 1) / target);
     tiles = std::max(tiles, workers * kTilesPerWorker);
     if (products) {
-      const auto most = static_cast<int64_t>(segment_.flops / static_cast<double>(products_) /
-                                             kProductTileFlops);
+      const auto most =
+          static_cast<int64_t>(segment_.flops / static_cast<double>(products_) / kProductTileFlops);
       tiles = std::min(tiles, std::max(most, workers));
     } else {
       tiles = std::min(tiles, std::max<int64_t>(1, segment_.work / kSmallWork));

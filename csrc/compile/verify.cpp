@@ -59,8 +59,8 @@ void verify_order(const Compilation& c, const char* pass) {
   const std::vector<Place> place = places(c);
   std::vector<State> states(c.print.outlives.size());
   const auto check = [&](int64_t before, uint32_t after) {
-    const bool parted = place[before].first != place[before].last ||
-                        place[after].first != place[after].last;
+    const bool parted =
+        place[before].first != place[before].last || place[after].first != place[after].last;
     TORCH_INTERNAL_ASSERT(parted || place[before].last < place[after].first, "[", pass, "] node ",
                           after, " (", c.nodes[after].name(), ") runs before node ", before, " (",
                           c.nodes[before].name(), "), which it depends on");
@@ -95,8 +95,8 @@ void verify_tiles(const Segment& segment, const char* pass) {
   if (!segment.tiled() || segment.bounds.empty()) {
     return;
   }
-  TORCH_INTERNAL_ASSERT(segment.bounds.front() == 0 && segment.bounds.back() == segment.extent,
-                        "[", pass, "] tiles do not cover their axis");
+  TORCH_INTERNAL_ASSERT(segment.bounds.front() == 0 && segment.bounds.back() == segment.extent, "[",
+                        pass, "] tiles do not cover their axis");
   for (size_t t = 0; t + 1 < segment.bounds.size(); ++t) {
     TORCH_INTERNAL_ASSERT(segment.bounds[t] < segment.bounds[t + 1], "[", pass,
                           "] a tile is empty");
@@ -130,9 +130,9 @@ void verify_scratch(const Segment& segment, const char* pass) {
         it->second.last = i;
         TORCH_INTERNAL_ASSERT(it->second.at == view.scratch_at && view.scratch_at >= 0, "[", pass,
                               "] a temporary has two places");
-        TORCH_INTERNAL_ASSERT(view.scratch_at < segment.scratch_bytes ||
-                                  view.meta.storage_nbytes() == 0,
-                              "[", pass, "] a temporary lies beyond the scratch");
+        TORCH_INTERNAL_ASSERT(
+            view.scratch_at < segment.scratch_bytes || view.meta.storage_nbytes() == 0, "[", pass,
+            "] a temporary lies beyond the scratch");
       }
     };
     const Step& step = segment.steps[i];

@@ -84,7 +84,7 @@ class Buffer final : public c10::intrusive_ptr_target {
   uint64_t mark = 0;            // scratch of one pass over the graph: pass number ...
   uint32_t mark_index = 0;      // ... and value
   std::vector<AxisName> axis_names;
-  Origin origin;                // complete before the buffer has memory
+  Origin origin;  // complete before the buffer has memory
   std::unique_ptr<ExecutorState> executor_state;
 
  private:

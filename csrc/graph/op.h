@@ -49,7 +49,7 @@ struct OpTraits {
   std::vector<ArgTraits> args;
   std::vector<ReturnTraits> returns;
   Handling handling = Handling::kRecord;
-  bool is_out_form = false;       // it has out= arguments
+  bool is_out_form = false;        // it has out= arguments
   bool in_place_only = false;      // every return is a written argument, and nothing is resized
   bool scalars_in_key = false;     // a Scalar's value decides a shape or an error (arange, pow)
   bool accepts_cpu_index = false;  // index tensors may live on the host

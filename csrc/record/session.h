@@ -126,7 +126,7 @@ class Session {
   void compile_nodes(std::vector<Node> nodes);   // needs the lock
   // Stands for the options in a fingerprint.
   static uint64_t tiling_word(const CompileOptions& options);
-  void submit_compiled();                        // needs the lock
+  void submit_compiled();  // needs the lock
   void throttle();
   // `others` failed at the same time and will not be raised.
   [[noreturn]] void throw_error(const std::shared_ptr<RunError>& error,

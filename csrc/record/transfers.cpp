@@ -31,8 +31,18 @@ void copy_on_host(const at::Tensor& to, const at::Tensor& from) {
 
 // A device tensor whose value is a copy of `source`, as it is now.
 at::Tensor capture(const at::Tensor& source, at::ScalarType dtype) {
-  at::Tensor staged =
-      at::empty(source.sizes(), source.options().dtype(dtype).device(c10::Device(kDevice, 0)));
+  TensorMeta meta;
+  meta.sizes = Dims(source.sizes());
+  meta.strides.resize(meta.sizes.size());
+  int64_t stride = 1;
+  for (size_t d = meta.sizes.size(); d-- > 0;) {
+    meta.strides[d] = stride;
+    stride *= std::max<int64_t>(1, meta.sizes[d]);
+  }
+  meta.dtype = dtype;
+  meta.numel = source.numel();
+  // Not by at::empty, which fills in deterministic mode: later than the copy below.
+  at::Tensor staged = make_tensor(make_storage(meta.storage_nbytes()), meta);
   copy_on_host(host_alias(staged), source);
   return staged;
 }

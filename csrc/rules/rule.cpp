@@ -116,10 +116,8 @@ class Parser {
         {"all", Combine::kAll},
     };
     static constexpr std::pair<std::string_view, DimArg> kDimArgs[] = {
-        {"dim whole", DimArg::kWhole},
-        {"dim reduced", DimArg::kReduced},
-        {"dim dropped", DimArg::kDropped},
-        {"dim stacked", DimArg::kStacked},
+        {"dim whole", DimArg::kWhole},     {"dim reduced", DimArg::kReduced},
+        {"dim dropped", DimArg::kDropped}, {"dim stacked", DimArg::kStacked},
         {"dim indexed", DimArg::kIndexed},
     };
     for (const auto& [name, combine] : kCombines) {

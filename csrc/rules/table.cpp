@@ -114,7 +114,7 @@ constexpr TableLine kTable[] = {
     // lookups and losses
     {"aten::embedding", "_,*->*e"},
     {"aten::nll_loss_forward", "nc,n,_->,_; sum; whole c"},
-    {"aten::nll_loss_backward", "_,nc,n,_,_->nc; whole c"},
+    {"aten::nll_loss_backward", "~n,nc,n,_,_->nc; whole c"},
 
     // attention, convolution, pooling
     {"aten::_scaled_dot_product_flash_attention_for_cpu", "bh.,bh.,bh.,~bhqk->bh.,bh.; whole qk"},

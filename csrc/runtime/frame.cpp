@@ -32,9 +32,9 @@ const View& view_at(const Step& step, size_t t) {
 const c10::Storage& Scratch::reserve(int64_t nbytes, c10::Allocator& memory) {
   if (nbytes > nbytes_ || !storage_) {
     storage_ = {};
-    nbytes_ = std::max(nbytes, 2 * nbytes_);
-    storage_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes_, &memory,
-                            /*resizable=*/false);
+    nbytes_ = 0;
+    storage_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes, &memory, /*resizable=*/false);
+    nbytes_ = nbytes;
   }
   return storage_;
 }

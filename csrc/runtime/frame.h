@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "compile/plan.h"
@@ -45,7 +46,7 @@ class Frame {
  private:
   struct StepFrame {
     std::vector<c10::IValue> args;
-    std::vector<at::Tensor> tensors;  // operands, then outputs
+    std::vector<at::Tensor> tensors;                            // operands, then outputs
     c10::SmallVector<std::pair<uint32_t, uint32_t>, 2> values;  // argument <- value of the node
     c10::SmallVector<uint32_t, 4> over_buffers, over_scratch;   // tensors
     const void* scratch = nullptr;  // what those over scratch are bound to
@@ -76,6 +77,15 @@ class FramePool final : public PlanCompanion {
   const Plan& plan_;
   std::mutex mutex_;
   std::vector<std::vector<std::unique_ptr<Frame>>> pools_;
+};
+
+// The frames of one segment.
+struct FrameSource {
+  FramePool& pool;
+  uint32_t segment;
+
+  std::unique_ptr<Frame> take() const { return pool.take(segment); }
+  void give_back(std::unique_ptr<Frame> frame) const { pool.give_back(segment, std::move(frame)); }
 };
 
 }  // namespace tiledev

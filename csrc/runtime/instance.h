@@ -86,9 +86,9 @@ struct Instance final : c10::intrusive_ptr_target {
 
   PlanPtr plan;
   std::vector<Node> nodes;
-  std::vector<TaskState> tasks;                // by segment
-  std::vector<std::atomic<uint32_t>> shared;   // segments that still need a node (Plan::shared)
-  std::atomic<size_t> left;  // tasks that have not finished
+  std::vector<TaskState> tasks;               // by segment
+  std::vector<std::atomic<uint32_t>> shared;  // segments that still need a node (Plan::shared)
+  std::atomic<size_t> left;                   // tasks that have not finished
 };
 
 // False if the task has finished already; then `follower` is not taken over.

@@ -299,10 +299,8 @@ void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker,
   }
   const Trace::Scope traced(trace_, worker, *instance.plan, task.task, unit);
   set_intra_op_threads(segment.tiled() ? 1 : workers());
-  auto frame = frames.take(task.task);
-  last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, *frame,
+  last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, {frames, task.task},
                                                  workers_[worker]->scratch, memory_);
-  frames.give_back(task.task, std::move(frame));
 }
 
 void NativeExecutor::finish(const TaskRef& task) {

@@ -90,8 +90,8 @@ const std::vector<c10::Storage>* SegmentRun::partials_of(const Segment& segment,
   }
   for (const View& view : s.outputs) {
     if (view.partial) {
-      memory->emplace_back(c10::Storage::use_byte_size_t{}, view.meta.storage_nbytes(),
-                           &allocator, /*resizable=*/false);
+      memory->emplace_back(c10::Storage::use_byte_size_t{}, view.meta.storage_nbytes(), &allocator,
+                           /*resizable=*/false);
     }
   }
   return memory;
@@ -126,34 +126,42 @@ void SegmentRun::fail(const Segment& segment, size_t step, const std::vector<Nod
 }
 
 bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
-                          Frame& frame, Scratch& scratch, c10::Allocator& allocator) {
+                          const FrameSource& frames, Scratch& scratch, c10::Allocator& allocator) {
   const at::AutoDispatchBelowADInplaceOrView guard;
+  std::unique_ptr<Frame> frame;
+  try {
+    frame = frames.take();
+    run_tiles(segment, nodes, unit, *frame, scratch.reserve(segment.scratch_bytes, allocator),
+              allocator);
+  } catch (...) {
+    for (size_t i = 0; i < segment.steps.size(); ++i) {
+      fail(segment, i, nodes);  // there is no memory for what all steps need
+    }
+  }
+  if (frame) {
+    frame->release();
+    frames.give_back(std::move(frame));
+  }
+  return done_.fetch_add(1, std::memory_order_acq_rel) + 1 == segment.units();
+}
+
+void SegmentRun::run_tiles(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
+                           Frame& frame, const c10::Storage& scratch, c10::Allocator& allocator) {
   const size_t tiles = segment.tiles();
   const size_t begin = segment.lanes > 0 ? unit * tiles / segment.lanes : unit;
   const size_t end = segment.lanes > 0 ? (unit + 1) * tiles / segment.lanes : unit + 1;
-  const c10::Storage& memory = scratch.reserve(segment.scratch_bytes, allocator);
-  const auto guarded = [&](size_t i, auto&& f) {
-    if (skips(segment, i)) {
-      return;
-    }
-    try {
-      f();
-    } catch (...) {
-      fail(segment, i, nodes);
-    }
-  };
   const auto bind = [&](size_t i) {
-    frame.bind(i, nodes, memory, partials_of(segment, unit, i, allocator));
+    frame.bind(i, nodes, scratch, partials_of(segment, unit, i, allocator));
   };
   for (size_t i = 0; segment.tiled() && i < segment.steps.size(); ++i) {
-    guarded(i, [&] { bind(i); });
+    guarded(segment, i, nodes, [&] { bind(i); });
   }
   for (size_t t = begin; t < end; ++t) {
     if (segment.tiled()) {
       frame.set_tile(segment.bounds[t], segment.bounds[t + 1]);
     }
     for (size_t i = 0; i < segment.steps.size(); ++i) {
-      guarded(i, [&] {
+      guarded(segment, i, nodes, [&] {
         if (segment.steps[i].form == Step::Form::kNode) {
           run_node(nodes[segment.steps[i].node]);  // which may give its results new memory
           return;
@@ -165,8 +173,6 @@ bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint
       });
     }
   }
-  frame.release();
-  return done_.fetch_add(1, std::memory_order_acq_rel) + 1 == segment.units();
 }
 
 // ---- the end ------------------------------------------------------------------------------------

@@ -29,13 +29,27 @@ class SegmentRun {
   // Takes a unit; false if there are none left.
   bool claim(const Segment& segment, uint32_t& unit);
   // Runs it. True if it was the last one to finish: then the caller calls finish().
-  bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, Frame& frame,
-                Scratch& scratch, c10::Allocator& memory);
+  bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
+                const FrameSource& frames, Scratch& scratch, c10::Allocator& memory);
   // Combines partial results and hands errors to the buffers that the failed steps should have
   // written.
   Outcome finish(const Segment& segment, std::vector<Node>& nodes);
 
  private:
+  void run_tiles(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, Frame& frame,
+                 const c10::Storage& scratch, c10::Allocator& memory);
+  // Runs f for a step unless it or what it needs has failed; an exception is the step's error.
+  template <typename F>
+  void guarded(const Segment& segment, size_t step, const std::vector<Node>& nodes, F&& f) {
+    if (skips(segment, step)) {
+      return;
+    }
+    try {
+      f();
+    } catch (...) {
+      fail(segment, step, nodes);
+    }
+  }
   bool skips(const Segment& segment, size_t step);
   void fail(const Segment& segment, size_t step, const std::vector<Node>& nodes);
   void make_errors(const Segment& segment);

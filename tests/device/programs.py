@@ -252,9 +252,7 @@ def _broadcasts(shape: torch.Size, into: torch.Size) -> bool:
     return all(size in (1, other) for size, other in pairs)
 
 
-def difference(
-    lines: list[str], device: str = support.DEVICE, tolerance: float = 0
-) -> str | None:
+def difference(lines: list[str], device: str = support.DEVICE, tolerance: float = 0) -> str | None:
     """Run the program on the CPU and on the device; what first differs, or None.
 
     With a tolerance, relative and absolute, floats need not agree bit for bit.

@@ -173,3 +173,9 @@ def test_conversions_by_method():
         ]
 
     assert_same(body)
+
+
+def test_a_view_is_copied_onto_itself():
+    t = torch.zeros(2, 5, 2, device=support.DEVICE).as_strided([1, 3], [0, 0], 0)
+    t[0].copy_(t[0])  # overlaps itself, but there is nothing to do
+    assert t.tolist() == [[0.0, 0.0, 0.0]]

@@ -1,4 +1,4 @@
-"""Tiles: the axes that users name, and every suite again under tiles that are as small as can be."""
+"""Tiles: named axes, and every suite again under tiles that are as small as can be."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

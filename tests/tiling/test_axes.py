@@ -151,7 +151,7 @@ class TestErrors:
         x = torch.randn(3, 2, device=DEVICE)
         tiledev.set_axis_group_name(x, {0: "one"})
         tiledev.set_axis_group_name(x, {0: "one"})
-        with pytest.raises(ValueError, match="'two'[\\s\\S]*'one'"):
+        with pytest.raises(ValueError, match=r"'two'[\s\S]*'one'"):
             tiledev.set_axis_group_name(x, {0: "two"})
 
     def test_two_names_that_meet(self):
@@ -159,7 +159,7 @@ class TestErrors:
         tiledev.set_axis_group_name(x, {0: "left"})
         tiledev.wait()
         z = x + y
-        with pytest.raises(ValueError, match="'left'[\\s\\S]*'right'|'right'[\\s\\S]*'left'"):
+        with pytest.raises(ValueError, match=r"'left'[\s\S]*'right'|'right'[\s\S]*'left'"):
             tiledev.set_axis_group_name(y, {0: "right"})
         torch.testing.assert_close(z.cpu(), x.cpu() + y.cpu())
 
@@ -193,7 +193,7 @@ class TestErrors:
         tiledev.set_axis_group_name(x, {0: "varying"})
         tiledev.set_axis_group_tiling("varying", [2, 2])
         short = torch.randn(3, 3, device=DEVICE)
-        with pytest.raises(ValueError, match="4[\\s\\S]*extent 3"):
+        with pytest.raises(ValueError, match=r"4[\s\S]*extent 3"):
             tiledev.set_axis_group_name(short, {0: "varying"})
         tiledev.set_axis_group_tiling("varying", 2)
         tiledev.set_axis_group_name(short, {0: "varying"})

@@ -53,12 +53,13 @@ class TestExplain:
 
     def test_why_an_op_is_whole(self):
         x = large()
-        y = torch.linalg.svdvals(x[:64].contiguous()), x.sort(0)[0], torch.rand_like(x), x.cumsum(0)
+        y = torch.linalg.svdvals(x), torch.rand_like(x), x.flip(0, 1)
         tiledev.wait()
         text = tiledev.explain()
         assert "no tile rule" in text
         assert "draws random numbers" in text
-        assert y
+        assert "no axis that can be cut" in text
+        del y
 
     def test_tiling_that_is_off(self):
         tiledev._C.set_tiling_mode("whole")
@@ -93,9 +94,9 @@ class TestExplain:
         assert "nodes=3, dropped=2" in tiledev.explain()
         del y
 
-    @pytest.mark.parametrize("format", ["svg", "", None, 3])
+    @pytest.mark.parametrize("format", ["pdf", "", None, 3])
     def test_a_bad_format(self, format):
-        with pytest.raises(ValueError, match="explain.*'text' or 'dot'"):
+        with pytest.raises(ValueError, match=r"explain.*'text', 'dot'"):
             tiledev.explain(format)
 
 
@@ -155,7 +156,7 @@ class TestExplainMiss:
                 y = (x * 5).tanh()
                 tiledev.wait()
                 del y
-            assert "other tiles were asked for" in tiledev.explain_miss()
+            assert "other tiles" in tiledev.explain_miss()
         finally:
             tiledev.clear_axis_group_tiling()
 
@@ -212,12 +213,12 @@ class TestTrace:
         assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"] == []
 
     def test_an_error_inside_is_raised_and_the_file_is_there(self, tmp_path):
-        with (
-            pytest.raises(ZeroDivisionError),
-            tiledev.trace(tmp_path / "trace.json"),
-        ):
+        def fail():
             large().relu().sum().item()
             raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError), tiledev.trace(tmp_path / "trace.json"):
+            fail()
         assert json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
 
     def test_a_failing_op_inside(self, tmp_path):
@@ -252,7 +253,9 @@ class TestPlansAreFoundAgain:
     def steps(self, optimizer, scheduler=None, count=8):
         """The misses after each step."""
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(256, 128), torch.nn.GELU(), torch.nn.Linear(128, 10))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(256, 128), torch.nn.GELU(), torch.nn.Linear(128, 10)
+        )
         model.to(DEVICE)
         opt = optimizer(model.parameters())
         schedule = scheduler(opt) if scheduler else None

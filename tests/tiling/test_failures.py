@@ -209,7 +209,9 @@ def test_a_failing_in_place_op(name):
 def test_training_goes_on_after_bad_labels():
     def body(device):
         torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+        model = torch.nn.Sequential(
+            torch.nn.Linear(256, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10)
+        )
         model.to(device)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         x, y = rows().to(device), index(below=10).to(device)
@@ -297,10 +299,14 @@ def test_out_of_memory_in_training_and_a_smaller_batch(limited):
     model = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8))).to(DEVICE)
     reference = torch.nn.Sequential(*(torch.nn.Linear(256, 256) for _ in range(8)))
     reference.load_state_dict({k: v.cpu() for k, v in model.state_dict().items()})
-    big = torch.ones(32 * ROWS, 256).expand(32 * ROWS, 256)
-    with pytest.raises(torch.OutOfMemoryError):
-        model(big.to(DEVICE)).sum().backward()
+    big = rows().to(DEVICE).repeat(16, 1)  # 64 MiB
+    loss = model(big).square().mean()
+    loss.backward()
+    with pytest.raises(torch.OutOfMemoryError, match=r"asked for 64\.0 MiB"):
         tiledev.wait()
+    with pytest.raises(torch.OutOfMemoryError):
+        loss.item()
+    del big, loss
     model.zero_grad()
     reference(rows()[:1024]).square().mean().backward()
     model(rows()[:1024].to(DEVICE)).square().mean().backward()
@@ -316,7 +322,8 @@ def test_scratch_that_the_system_does_not_have_is_an_error_too():
         x = torch.ones(2, 32 << 20).to("tiledev")
         (torch.ones(2, 8, device="tiledev") * 2).sum().item()
         weight = torch.ones(2, device="tiledev")
-        used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+        with open("/proc/self/statm") as statm:
+            used = int(statm.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20),) * 2)
         y = ((x.softmax(-1) * 2).softmax(-1)).sum(-1)
         try:
@@ -325,7 +332,7 @@ def test_scratch_that_the_system_does_not_have_is_an_error_too():
             print(type(error).__name__)
         print((weight + 1).tolist())
     """
-    assert scripts.check(code).splitlines()[1:] == ["[2.0, 2.0]"]
+    assert scripts.check(code).splitlines() == ["OutOfMemoryError", "[2.0, 2.0]"]
 
 
 # ---- interrupts and ends ------------------------------------------------------------------------
@@ -337,7 +344,7 @@ LONG = """
     x = torch.ones(4096, 512).to("tiledev")
     w = torch.eye(512).to("tiledev")
     tiledev.wait()
-    def long(y, steps=200):
+    def long(y, steps=30):
         for _ in range(steps):
             y = (y @ w).relu() + 0
         return y
@@ -346,7 +353,7 @@ LONG = """
 
 def test_an_interrupt_during_a_wait_leaves_the_device_usable():
     code = f"""{LONG}
-    y = long(x, 2000)
+    y = long(x, 150)
     tiledev.execute()
     print("ready", flush=True)
     try:
@@ -380,20 +387,19 @@ def test_an_interrupt_during_a_wait_leaves_the_device_usable():
     ],
 )
 def test_exit_with_a_plan_running(ending):
-    for _ in range(5):
-        for process in [scripts.start(f"{LONG}\n    {ending}") for _ in range(2)]:
-            done = scripts.finish(process, timeout=120)
-            assert (done.returncode, done.stderr) == (0, "")
+    for process in [scripts.start(f"{LONG}\n    {ending}") for _ in range(2)]:
+        done = scripts.finish(process, timeout=120)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_exit_with_a_plan_running_that_fails():
     code = f"""{LONG}
-    i = torch.arange(4096).to("tiledev")[:, None]
+    i = torch.arange(4096).to("tiledev")[:, None].expand(4096, 512)
     y = long((x * 2).gather(1, i))
+    z = long(x)
     tiledev.execute()
     """
-    for _ in range(5):
-        scripts.check(code, timeout=120)
+    scripts.check(code, timeout=120)
 
 
 def chain(x, steps=60):

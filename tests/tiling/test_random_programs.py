@@ -12,7 +12,8 @@ from tests.device.random_programs import program
 from tests.tiling import tiny_tiles
 
 pytestmark = pytest.mark.skipif(not support.ON_TILEDEV, reason="the CPU has no tiles")
-PROGRAMS = 150
+# Some of them once found something: softmax over columns, amax of nothing, an op on its own memory.
+SEEDS = [185, 367, 464, 4441, 7070, *range(1480, 1625)]
 TOLERANCE = 1e-5
 
 
@@ -22,7 +23,7 @@ def tiles():
         yield
 
 
-@pytest.mark.parametrize("seed", range(PROGRAMS))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_same_as_on_the_cpu(seed):
     lines = program(seed)
     found = difference(lines, tolerance=TOLERANCE)
