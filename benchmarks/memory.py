@@ -5,7 +5,7 @@
 Each round times every case on the CPU and on tiledev, one right after the other, with a wait for
 the values. Printed are medians in milliseconds, and the page faults of one call. The CPU takes
 memory from the system and gives it back each time; so does tiledev in the last case, whose cache
-is emptied before it. Results of functional ops (relu) are made by ATen's allocator on both.
+is emptied before it.
 """
 
 from __future__ import annotations
