@@ -149,6 +149,16 @@ class Lowering {
                static_cast<double>(left.sizes.back());
       }
     }
+    if (name.rfind("aten::convolution", 0) == 0) {
+      // Forward: (input, weight, bias); backward: (grad of the output, input, weight), two
+      // products.
+      const bool backward = name.rfind("aten::convolution_backward", 0) == 0;
+      const TensorMeta& out = backward ? step.operands[0].meta : step.outputs[0].meta;
+      const TensorMeta& weight = step.operands[backward ? 2 : 1].meta;
+      return (backward ? 4.0 : 2.0) * static_cast<double>(out.numel) *
+             static_cast<double>(weight.numel) /
+             static_cast<double>(std::max<int64_t>(1, weight.sizes.empty() ? 1 : weight.sizes[0]));
+    }
     if (name.find("attention") != std::string::npos) {
       const TensorMeta& q = step.operands[0].meta;
       return 4.0 * static_cast<double>(q.numel) * static_cast<double>(q.sizes[q.sizes.size() - 2]);

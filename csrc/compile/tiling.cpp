@@ -67,6 +67,7 @@ class Tiler {
     }
     for (const Step& step : segment_.steps) {
       products_ += step.flops > 0 ? 1 : 0;
+      convolves_ |= step.signature && step.signature->op->name.rfind("aten::convolution", 0) == 0;
     }
     products_ = std::max<int64_t>(1, products_);
   }
@@ -74,6 +75,9 @@ class Tiler {
   // Few enough for the ops to run at full rate, many enough for the cache and for all workers.
   int64_t tile_count() const {
     const int64_t workers = planned_workers(options_);
+    if (convolves_) {
+      return std::min(workers * kConvolutionTilesPerWorker, segment_.extent);
+    }
     const bool products =
         segment_.flops > kFlopsPerByte * static_cast<double>(std::max<int64_t>(1, cut_bytes_));
     const int64_t target = products ? kProductTileBytes : kTileBytes;
@@ -116,6 +120,7 @@ class Tiler {
   Segment& segment_;
   int64_t cut_bytes_ = 0;
   int64_t products_ = 0;  // how many steps are products of matrices
+  bool convolves_ = false;
   bool partial_ = false;
 };
 
