@@ -39,7 +39,9 @@ void set_intra_op_threads(int threads) {
     return;
   }
   if (current == 0) {
-    at::internal::lazy_init_num_threads();  // else the first parallel region resets the count
+    // Else torch's first parallel region in this thread resets the count. Not by the inline
+    // lazy_init_num_threads(): torch's flag that it was done is not the one in this library.
+    at::get_num_threads();
   }
   current = threads;
   if (setters.omp != nullptr) {
