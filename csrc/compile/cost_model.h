@@ -18,7 +18,8 @@ inline constexpr int64_t kChainWork = 16 * kSmallWork;  // of all ops of such a 
 // What the tile of a segment should occupy of the cache.
 inline constexpr int64_t kTileBytes = 1 << 20;         // elementwise: L2 and a little of L3
 inline constexpr int64_t kProductTileBytes = 4 << 20;  // with matrix products: inside of L3
-inline constexpr double kProductTileFlops = 6e7;       // below this BLAS loses speed
+inline constexpr double kProductTileFlops = 2e7;       // below this BLAS loses speed,
+inline constexpr int64_t kProductTileRows = 128;       // and below this many rows
 inline constexpr double kFlopsPerByte = 4;             // above this products decide
 
 // Tiles for each worker, so that a slow core holds nobody up.

@@ -67,6 +67,10 @@ class Tiler {
     }
     for (const Step& step : segment_.steps) {
       products_ += step.flops > 0 ? 1 : 0;
+      if (step.flops > 0 && step.outputs.size() == 1 && step.outputs[0].cut_dim == 0 &&
+          step.outputs[0].meta.sizes.size() == 2) {
+        rows_ = std::min(rows_, step.outputs[0].meta.sizes[0]);
+      }
       convolves_ |= step.signature && step.signature->op->name.rfind("aten::convolution", 0) == 0;
     }
     products_ = std::max<int64_t>(1, products_);
@@ -86,7 +90,8 @@ class Tiler {
     if (products) {
       const auto most =
           static_cast<int64_t>(segment_.flops / static_cast<double>(products_) / kProductTileFlops);
-      tiles = std::min(tiles, std::max(most, workers));
+      tiles =
+          std::min({tiles, std::max(most, workers), std::max(rows_ / kProductTileRows, workers)});
     } else {
       tiles = std::min(tiles, std::max<int64_t>(1, segment_.work / kSmallWork));
     }
@@ -119,7 +124,8 @@ class Tiler {
   const CompileOptions& options_;
   Segment& segment_;
   int64_t cut_bytes_ = 0;
-  int64_t products_ = 0;  // how many steps are products of matrices
+  int64_t products_ = 0;      // how many steps are products of matrices
+  int64_t rows_ = INT64_MAX;  // of the shortest product that is cut by rows
   bool convolves_ = false;
   bool partial_ = false;
 };
