@@ -9,19 +9,9 @@ import torch.nn.functional as F
 import tiledev
 from tests import support
 
-pytestmark = pytest.mark.tiledev_only
+pytestmark = [pytest.mark.tiledev_only, pytest.mark.usefixtures("two_workers")]
 
 DEVICE = support.DEVICE
-
-
-@pytest.fixture(autouse=True)
-def two_workers():
-    support.settle()
-    tiledev.shutdown_context()
-    tiledev.init_context(2)
-    yield
-    support.settle()
-    tiledev.shutdown_context()
 
 
 def misses():

@@ -13,21 +13,11 @@ import tiledev
 from tests import support
 from tests.device import scripts
 
-pytestmark = pytest.mark.tiledev_only
+pytestmark = [pytest.mark.tiledev_only, pytest.mark.usefixtures("two_workers")]
 
 DEVICE = support.DEVICE
 MIB = 1 << 20
 ROWS = 4096
-
-
-@pytest.fixture(autouse=True)
-def two_workers():
-    support.settle()
-    tiledev.shutdown_context()
-    tiledev.init_context(2)
-    yield
-    support.settle()
-    tiledev.shutdown_context()
 
 
 def rows(seed=0):
