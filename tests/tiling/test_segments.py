@@ -1,6 +1,5 @@
 """Values under automatic tiles: ops that run tile by tile give what they give on the CPU."""
 
-import contextlib
 import re
 
 import pytest
@@ -9,8 +8,9 @@ import torch.nn.functional as F
 
 import tiledev
 from tests import support
+from tests.tiling import context
 
-pytestmark = pytest.mark.tiledev_only
+pytestmark = [pytest.mark.tiledev_only, pytest.mark.usefixtures("two_workers")]
 
 DEVICE = support.DEVICE
 ROUNDING = {
@@ -18,24 +18,6 @@ ROUNDING = {
     torch.float64: (1e-9, 1e-9),
     torch.bfloat16: (2e-2, 2e-2),
 }
-
-
-@contextlib.contextmanager
-def context(workers):
-    tiledev.shutdown_context()
-    tiledev.init_context(workers)
-    try:
-        yield
-    finally:
-        tiledev._C.set_tiling_mode("auto")
-        tiledev.shutdown_context()
-
-
-@pytest.fixture(autouse=True)
-def two_workers():
-    support.settle()
-    with context(2):
-        yield
 
 
 def values(*shape, dtype=torch.float32, seed=0):
