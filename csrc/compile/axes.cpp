@@ -72,7 +72,7 @@ class AxisFinder {
     return index ? step_.signature->args[*index].constant.toListRef().size() : 0;
   }
 
-  // What the argument `dim` names: all dimensions if it is absent or empty.
+  // What the argument `dim` (of a loss: `reduction`) names: all dimensions if absent or empty.
   void find_dim_argument() {
     if (rule_.dim_arg == DimArg::kAbsent) {
       return;
@@ -80,7 +80,7 @@ class AxisFinder {
     const auto& schema = op_.op.schema();
     for (size_t i = 0; i < schema.arguments().size(); ++i) {
       const std::string& name = schema.arguments()[i].name();
-      if (name == "dim") {
+      if (name == (rule_.dim_arg == DimArg::kReduction ? "reduction" : "dim")) {
         dim_index_ = static_cast<int>(i);
       } else if (name == "keepdim") {
         keepdim_ = step_.signature->args[i].constant.toBool();
@@ -91,6 +91,9 @@ class AxisFinder {
   DimSet named_dims(size_t rank) const {
     const c10::IValue none;
     const c10::IValue& dim = dim_index_ >= 0 ? step_.signature->args[dim_index_].constant : none;
+    if (rule_.dim_arg == DimArg::kReduction) {
+      return DimSet(rank, dim.toInt() != 0);
+    }
     const bool all = dim.isNone() || (dim.isList() && dim.toListRef().empty());
     DimSet set(rank, all);
     const auto mark = [&](int64_t d) {
@@ -257,7 +260,8 @@ class AxisFinder {
   bool read_kept(size_t tensor) {
     const auto& sizes = result_.metas[tensor].sizes;
     const DimSet named = named_dims(rule_.dim_arg == DimArg::kStacked ? rank_ + 1 : rank_);
-    const bool drops = rule_.dim_arg == DimArg::kReduced || rule_.dim_arg == DimArg::kDropped;
+    const bool drops = rule_.dim_arg == DimArg::kReduced || rule_.dim_arg == DimArg::kDropped ||
+                       rule_.dim_arg == DimArg::kReduction;
     size_t at = 0;  // dimension of the result
     size_t from = 0;
     for (size_t d = 0; d < named.size(); ++d) {

@@ -1,17 +1,32 @@
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "compile/pipeline.h"
 
 namespace tiledev {
 
-// The variant `X.out` of a functional op, if the CPU has a kernel of its own for it: same
-// arguments, then one out= argument for each return. Kept with the op.
-const c10::OperatorHandle* out_variant(const OpTraits& op);
+// Taking nodes apart into steps: what the pass `lower` is made of. The functions that split a step
+// add its parts to c.steps and return true, or leave everything as it is.
 
-// Whether the out= kernel writes its result contiguously, whatever its strides are.
-bool ignores_strides(const OpTraits& op);
+// `_foreach_*` ops: the op for one tensor, for each of the list. The step has no form yet.
+bool split_foreach(Compilation& c, const Step& step);
+// Losses with a reduction: the sum of a tile's losses, and what follows from it at the end.
+bool split_loss(Compilation& c, Step& step);
+// A large `cat`: a copy of each input into its part of the result.
+bool split_cat(Compilation& c, Step& step);
+
+// Which call a step makes.
+void choose_form(Step& step, TilingMode mode);
+
+// A step whose first arguments are these tensors, all in order.
+Step make_step(uint32_t node, const char* name, const char* overload, const char* callee_overload,
+               std::vector<View> operands, std::vector<View> outputs);
+void add_constant(Step& step, c10::IValue value);
+
+const OpTraits& traits_of(const c10::OperatorHandle& op);
+
+// Below this an op is not worth parting.
+constexpr int64_t kWorthParting = 1024;
 
 }  // namespace tiledev

@@ -16,7 +16,7 @@
 #include "compile/axes.h"
 #include "compile/axis_groups.h"
 #include "compile/cost_model.h"
-#include "compile/lower.h"
+#include "compile/out_variant.h"
 #include "compile/pipeline.h"
 
 namespace tiledev {
@@ -582,7 +582,7 @@ class SegmentBuilder {
     Segment& segment = draft.segment;
     segment.wide = draft.kind == Draft::Kind::kWide;
     for (Step& step : segment.steps) {
-      if (segment.wide && step.form == Step::Form::kFunctional) {
+      if (segment.wide && step.form == Step::Form::kFunctional && step.patches.empty()) {
         step.form = Step::Form::kNode;  // its result becomes the buffer's memory
       }
     }

@@ -118,7 +118,7 @@ class Parser {
     static constexpr std::pair<std::string_view, DimArg> kDimArgs[] = {
         {"dim whole", DimArg::kWhole},     {"dim reduced", DimArg::kReduced},
         {"dim dropped", DimArg::kDropped}, {"dim stacked", DimArg::kStacked},
-        {"dim indexed", DimArg::kIndexed},
+        {"dim indexed", DimArg::kIndexed}, {"loss", DimArg::kReduction},
     };
     for (const auto& [name, combine] : kCombines) {
       if (text == name) {

@@ -36,12 +36,13 @@ struct RuleItem {
 
 // What the dimensions that the argument `dim` names are.
 enum class DimArg : uint8_t {
-  kAbsent,   // there is no such argument, or it does not matter
-  kWhole,    // never cut
-  kReduced,  // gone from the results: may be cut if the rule combines
-  kDropped,  // gone from the results, never cut
-  kStacked,  // new in the results
-  kIndexed,  // whole; in the results it is the axis i of another input
+  kAbsent,     // there is no such argument, or it does not matter
+  kWhole,      // never cut
+  kReduced,    // gone from the results: may be cut if the rule combines
+  kDropped,    // gone from the results, never cut
+  kStacked,    // new in the results
+  kIndexed,    // whole; in the results it is the axis i of another input
+  kReduction,  // all are reduced, or none, as the argument `reduction` of a loss says
 };
 
 // How the axes of an op tile; parsed from a line of index notation (see table.cpp).

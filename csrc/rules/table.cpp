@@ -9,6 +9,7 @@
 //   ; dim whole   the dimensions that the argument `dim` names: whole; "reduced": reduced;
 //                 "dropped": reduced, but whole; "stacked": new in the result; "indexed": whole,
 //                 and in the result the axis i of the indices
+//   ; loss        the argument `reduction` says whether all dimensions are reduced, or none
 //   ; whole k     axes that stay whole
 //   ; extent N n  the argument N repeats the extent of the axis n
 //
@@ -111,8 +112,20 @@ constexpr TableLine kTable[] = {
     {"aten::native_group_norm", "n.,_,_->n.,n.,n.; extent N n"},
     {"aten::native_group_norm_backward", "n.,n.,n.,n.,_->n.,_,_; sum; extent N n"},
 
+    {"aten::native_batch_norm", "nc.,c,c,c,c->nc.,c,c; whole n"},
+    {"aten::native_batch_norm_backward", "nc.,nc.,c,c,c,c,c->nc.,c,c; whole n"},
+
     // lookups and losses
     {"aten::embedding", "_,*->*e"},
+    {"aten::embedding_dense_backward", "*e,_->ve; whole v"},
+    {"aten::mse_loss", "*,*->*; sum; loss"},
+    {"aten::mse_loss_backward", "~*,*,*->*"},
+    {"aten::smooth_l1_loss", "*,*->*; sum; loss"},
+    {"aten::smooth_l1_loss_backward", "~*,*,*->*"},
+    {"aten::huber_loss", "*,*->*; sum; loss"},
+    {"aten::huber_loss_backward", "~*,*,*->*"},
+    {"aten::binary_cross_entropy", "*,*,*->*; sum; loss"},
+    {"aten::binary_cross_entropy_backward", "~*,*,*,*->*"},
     {"aten::nll_loss_forward", "nc,n,_->,_; sum; whole c"},
     {"aten::nll_loss_backward", "~n,nc,n,_,_->nc; whole c"},
 

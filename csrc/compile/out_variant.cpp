@@ -1,0 +1,109 @@
+#include "compile/out_variant.h"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace tiledev {
+
+namespace {
+
+bool same_arguments(const c10::FunctionSchema& functional, const c10::FunctionSchema& out) {
+  const auto &a = functional.arguments(), &b = out.arguments();
+  if (b.size() != a.size() + functional.returns().size()) {
+    return false;
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].name() != b[i].name() || *a[i].type() != *b[i].type() ||
+        b[i].alias_info() != nullptr) {
+      return false;
+    }
+  }
+  for (size_t i = a.size(); i < b.size(); ++i) {
+    if (!b[i].is_out() || b[i].type()->kind() != c10::TypeKind::TensorType) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The kernels in kernels/ are out= variants under the name of ATen's op in the namespace tiledev.
+std::string own_name(const std::string& name) {
+  constexpr std::string_view kAten = "aten::";
+  return name.rfind(kAten, 0) == 0 ? "tiledev::" + name.substr(kAten.size()) : std::string();
+}
+
+std::optional<c10::OperatorHandle> find_out_variant(const c10::FunctionSchema& schema,
+                                                    const std::string& op_name) {
+  static const auto* by_name = [] {
+    auto* names = new std::unordered_map<std::string, std::vector<c10::OperatorName>>();
+    for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+      (*names)[name.name].push_back(name);
+    }
+    return names;
+  }();
+  const auto found = by_name->find(op_name);
+  if (found == by_name->end()) {
+    return std::nullopt;
+  }
+  for (const c10::OperatorName& name : found->second) {
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
+        same_arguments(schema, handle->schema())) {
+      return handle;
+    }
+  }
+  return std::nullopt;
+}
+
+struct OutVariants {
+  std::optional<c10::OperatorHandle> aten, own;
+};
+
+// Ops whose out= kernel is of no use: the losses make their result large first and resize it; batch
+// norm leaves save_mean as it was if the input is not contiguous (torch 2.13).
+constexpr std::string_view kUnusable[] = {"aten::binary_cross_entropy", "aten::huber_loss",
+                                          "aten::native_batch_norm"};
+
+OutVariants find_out_variants(const c10::FunctionSchema& schema) {
+  if (std::find(std::begin(kUnusable), std::end(kUnusable), schema.name()) != std::end(kUnusable)) {
+    return {};
+  }
+  return {find_out_variant(schema, schema.name()),
+          find_out_variant(schema, own_name(schema.name()))};
+}
+
+}  // namespace
+
+const c10::OperatorHandle* out_variant(const OpTraits& op, bool own) {
+  static std::mutex mutex;
+  static auto* known = new std::unordered_map<uint64_t, OutVariants>();
+  const std::lock_guard lock(mutex);
+  auto found = known->find(op.id);
+  if (found == known->end()) {
+    found = known->emplace(op.id, find_out_variants(op.op.schema())).first;
+  }
+  const OutVariants& variants = found->second;
+  const auto& chosen = own && variants.own ? variants.own : variants.aten;
+  return chosen ? &*chosen : nullptr;
+}
+
+bool ignores_strides(const OpTraits& op) {
+  static constexpr std::string_view kOps[] = {
+      "aten::_softmax",
+      "aten::_log_softmax",
+      "aten::_softmax_backward_data",
+      "aten::_log_softmax_backward_data",
+      "aten::sort",
+  };
+  const std::string_view name = std::string_view(op.name).substr(0, op.name.find('.'));
+  return std::find(std::begin(kOps), std::end(kOps), name) != std::end(kOps);
+}
+
+}  // namespace tiledev
