@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from tests import support
 from tests.compare import assert_same
-from tests.nn.test_sdpa import LOOSE, MASKS, B, E, H, L, S, drawn, qkv, visible
+from tests.nn.test_sdpa import LOOSE, MASKS, B, E, L, S, drawn, qkv, visible
 from tiledev.nn import sdpa_eager
 
 

@@ -125,7 +125,7 @@ def to_projection(
                 )
             parts[name] = converted
         _check_heads(parts, layer, heads, kv_heads)
-        result = _replace(result, layer, _names(family), parts)
+        result = _replace(result, layer, _names(family), _PARTS, parts)
     return result
 
 
@@ -157,7 +157,7 @@ def from_projection(
                 dim = int(name == "o.weight")
                 parts[name] = heads_outside(part, count, dim=dim, name=layer + name)
         written = _write(parts, layer, family, heads, kv_heads)
-        result = _replace(result, layer, _PARTS, written)
+        result = _replace(result, layer, _PARTS, _names(family), written)
     return result
 
 
@@ -355,16 +355,20 @@ def _check_heads(parts: Mapping[str, Tensor], layer: str, heads: int, kv_heads: 
 
 
 def _replace(
-    state: Mapping[str, Tensor], layer: str, old: tuple[str, ...], new: Mapping[str, Tensor]
+    state: Mapping[str, Tensor],
+    layer: str,
+    old: tuple[str, ...],
+    new: tuple[str, ...],
+    tensors: Mapping[str, Tensor],
 ) -> dict[str, Tensor]:
     """`state` with the layer's old entries gone and the new ones where the first of them stood."""
     gone = {f"{layer}{name}.{kind}" for name in old for kind in _KINDS}
+    order = (f"{name}.{kind}" for name in new for kind in _KINDS)
+    placed = {layer + name: tensors[name] for name in order if name in tensors}
     result: dict[str, Tensor] = {}
-    placed = False
     for name, tensor in state.items():
-        if name not in gone:
+        if name in gone:
+            result |= placed
+        else:
             result[name] = tensor
-        elif not placed:
-            placed = True
-            result |= {layer + part: value for part, value in new.items()}
     return result
