@@ -72,6 +72,7 @@ FAMILIES: Mapping[str, Family] = {
     "bart": Family("q_proj", "k_proj", "v_proj", "out_proj"),  # GPT-Neo, OPT, CLIP, Whisper too
     "phi": Family("q_proj", "k_proj", "v_proj", "dense"),
     "bert": Family("self.query", "self.key", "self.value", "output.dense"),  # RoBERTa too
+    # ViT: its checkpoints and transformers 4; transformers 5 has names as llama.
     "vit": Family("attention.query", "attention.key", "attention.value", "output.dense"),
     "distilbert": Family("q_lin", "k_lin", "v_lin", "out_lin"),
     "t5": Family("q", "k", "v", "o"),
