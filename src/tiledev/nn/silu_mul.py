@@ -28,8 +28,17 @@ class _SiLUMul(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
         gate, up = ctx.saved_tensors
         needs_gate, needs_up = ctx.needs_input_grad
-        grad_gate = torch.ops.aten.silu_backward(grad * up, gate) if needs_gate else None
+        grad_gate = _silu_backward(grad * up, gate) if needs_gate else None
         return grad_gate, grad * F.silu(gate) if needs_up else None
+
+
+def _silu_backward(grad: Tensor, gate: Tensor) -> Tensor:
+    """As autograd does for F.silu: the kernel cannot be differentiated, the formula can."""
+    if not torch.is_grad_enabled():
+        result: Tensor = torch.ops.aten.silu_backward(grad, gate)
+        return result
+    sigmoid = gate.sigmoid()
+    return grad * sigmoid * (1 + gate * (1 - sigmoid))
 
 
 def silu_mul(gate: Tensor, up: Tensor) -> Tensor:
