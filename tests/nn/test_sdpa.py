@@ -1,11 +1,13 @@
 """F.scaled_dot_product_attention on the device takes whatever the CPU takes, and gives the same."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import tiledev
 from tests import support
 from tests.compare import assert_same
 
@@ -241,6 +243,32 @@ class TestInputs:
             return torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
 
         assert_same(body, rtol=1e-3, atol=1e-4)
+
+
+class TestTiles:
+    """Large enough that attention is cut by itself; tiny tiles cut it along batch or heads too."""
+
+    @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"enable_gqa": True}], ids=str)
+    @pytest.mark.parametrize("shape", [None, (96, 128), (4, 1, 96, 128), (1, 8, 1, 128)], ids=str)
+    @pytest.mark.parametrize("kind", ["bool", "float"])
+    def test_values_and_gradients(self, kind, shape, options):
+        heads = 2 if "enable_gqa" in options else 8
+        q, k, v = drawn(4, 8, 96, 32), drawn(4, heads, 128, 32), drawn(4, heads, 128, 32)
+        mask = None if shape is None else visible(*shape) if kind == "bool" else drawn(*shape)
+        check(q, k, v, mask, **options)
+
+    @pytest.mark.tiledev_only
+    @pytest.mark.parametrize("shape", [None, (96, 128), (4, 1, 96, 128), (1, 8, 1, 128)], ids=str)
+    def test_they_are_cut(self, shape):
+        q, k, v = (drawn(4, 8, n, 32).to(support.DEVICE).requires_grad_() for n in (96, 128, 128))
+        mask = None if shape is None else visible(*shape).to(support.DEVICE)
+        support.synchronize()
+        F.scaled_dot_product_attention(q, k, v, mask).square().sum().backward()
+        support.synchronize()
+        lines = tiledev.explain().splitlines()
+        heads = [head for head, ops in pairwise(lines) if "flash_attention_for_cpu" in ops]
+        assert heads
+        assert all(" tiles of " in head for head in heads), tiledev.explain()
 
 
 class TestErrors:
