@@ -17,6 +17,13 @@ MODULES = (
     "tiledev.graph",
     "tiledev.info",
     "tiledev.memory",
+    "tiledev.nn",
+    "tiledev.nn.attention",
+    "tiledev.nn.rms_norm",
+    "tiledev.nn.rope",
+    "tiledev.nn.rope_scaling",
+    "tiledev.nn.silu_mul",
+    "tiledev.nn.weight_layout",
     "tiledev.random",
     "tiledev.streams",
 )

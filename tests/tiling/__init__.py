@@ -2,15 +2,16 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import tiledev
 
 
 @contextmanager
-def context(workers: int) -> Iterator[None]:
+def context(workers: int, **options: Any) -> Iterator[None]:
     """A context of its own; whatever tiling mode was set in it ends with it."""
     tiledev.shutdown_context()
-    tiledev.init_context(workers)
+    tiledev.init_context(workers, **options)
     try:
         yield
     finally:
@@ -19,8 +20,8 @@ def context(workers: int) -> Iterator[None]:
 
 
 @contextmanager
-def tiny_tiles(workers: int = 4) -> Iterator[None]:
+def tiny_tiles(workers: int = 4, **options: Any) -> Iterator[None]:
     """Cuts every axis that can be cut in two or three uneven tiles, in a context of its own."""
-    with context(workers):
+    with context(workers, **options):
         tiledev._C.set_tiling_mode("tiny")
         yield

@@ -1,0 +1,1 @@
+"""tiledev.nn and attention, on the device and on the CPU, without any fallback."""
