@@ -19,6 +19,12 @@ MODULES = (
     "tiledev.memory",
     "tiledev.random",
     "tiledev.streams",
+    "tiledev.training",
+    "tiledev.training.checkpoint",
+    "tiledev.training.full_batch",
+    "tiledev.training.loss",
+    "tiledev.training.optimizers",
+    "tiledev.training.weights",
 )
 
 
