@@ -131,6 +131,9 @@ class RecordedStep(torch.optim.Optimizer):
         halves = [(p, t) for p, t in zip(params, targets, strict=True) if p is not t]
         if halves:
             torch._foreach_copy_([p for p, _ in halves], [t for _, t in halves])
+        for p, state in zip(params, states, strict=True):
+            if not state:
+                del self.state[p]  # as torch.optim: no entry without a state
 
     def _try_update(
         self,

@@ -202,31 +202,43 @@ class Adam(RecordedStep, torch.optim.Adam):
     def _prepare(
         self, group: dict[str, Any], params: list[Tensor], states: list[State], recorded: bool
     ) -> None:
-        options = (group["lr"], *group["betas"])
-        recorded = recorded or any(_on_device(option) for option in options)
-        recorded = recorded or any(_on_device(state.get("step")) for state in states)
-        wide = torch.get_default_dtype() == torch.float64
-        dtype = torch.float64 if wide else torch.float32
         names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if group["amsgrad"] else [])]
         for param, state in zip(params, states, strict=True):
             if "step" not in state:
-                state["step"] = torch.zeros((), dtype=dtype, device="cpu")
-            if recorded:
-                state["step"] = state["step"].to(param.device)
+                state["step"] = torch.zeros((), device=param.device, dtype=torch.float32)
+            state["step"] = state["step"].to(param.device, torch.float32)
             for name in names:
                 if name not in state:
                     state[name] = torch.zeros_like(param)
 
+    def _try_update(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        states: list[State],
+        skip: Tensor,
+    ) -> None:
+        if _fusable(group, params):
+            self._update(group, params, grads, states, skip.float())
+        else:
+            super()._try_update(group, params, grads, states, skip)
+
     def _update(
-        self, group: dict[str, Any], params: list[Tensor], grads: list[Tensor], states: list[State]
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        states: list[State],
+        found_inf: Tensor | None = None,
     ) -> None:
         if any(grad.is_sparse for grad in grads):
             raise RuntimeError(
                 f"[{type(self).__name__}.step] got a sparse gradient; make it dense "
                 "(sparse=False), or use torch.optim.SparseAdam"
             )
+        fused = _fusable(group, params)
         steps = [state["step"] for state in states]
-        recorded = _on_device(steps[0])
         beta1, beta2 = map(host_number, group["betas"])
         adam(
             params,
@@ -234,11 +246,12 @@ class Adam(RecordedStep, torch.optim.Adam):
             [state["exp_avg"] for state in states],
             [state["exp_avg_sq"] for state in states],
             [state["max_exp_avg_sq"] for state in states] if group["amsgrad"] else [],
-            # On the device the corrections are computed from the count; float32 would lose digits.
-            [step.to(torch.float64, copy=True) for step in steps] if recorded else steps,
-            foreach=True,
-            fused=False,
-            capturable=recorded,
+            # Without the fused kernel corrections are computed in the dtype of the count.
+            steps if fused else [step.to(torch.float64, copy=True) for step in steps],
+            foreach=not fused,
+            fused=fused,
+            capturable=not fused and not params[0].is_cpu,
+            found_inf=found_inf,
             has_complex=any(param.is_complex() for param in params),
             decoupled_weight_decay=group["decoupled_weight_decay"],
             amsgrad=group["amsgrad"],
@@ -249,7 +262,7 @@ class Adam(RecordedStep, torch.optim.Adam):
             eps=group["eps"],
             maximize=group["maximize"],
         )
-        if recorded:
+        if not fused:
             torch._foreach_add_(steps, 1)
 
     def state_dict(self) -> dict[str, Any]:
@@ -318,5 +331,9 @@ class AdamW(Adam, torch.optim.AdamW):
         )
 
 
-def _on_device(value: object) -> bool:
-    return isinstance(value, Tensor) and not value.is_cpu
+def _fusable(group: dict[str, Any], params: list[Tensor]) -> bool:
+    """Tells whether PyTorch's fused kernel takes the parameters, and the options are numbers."""
+    options = map(host_number, (group["lr"], *group["betas"]))
+    return all(param.is_floating_point() for param in params) and not any(
+        isinstance(option, Tensor) for option in options
+    )
