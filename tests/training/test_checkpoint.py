@@ -165,7 +165,7 @@ def test_kills_at_any_time_leave_a_whole_file(tmp_path):
             save_checkpoint({str(path)!r}, model=model, cursor=i)
             print(i, flush=True)
     """
-    for wait in (0.0, 0.003, 0.011):
+    for wait in (0.0, 0.007):
         process = scripts.start(code)
         try:
             while process.stdout.readline() != "2\n":
