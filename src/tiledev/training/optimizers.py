@@ -219,7 +219,7 @@ class Adam(RecordedStep, torch.optim.Adam):
         states: list[State],
         skip: Tensor,
     ) -> None:
-        if _fusable(group, params):
+        if _fusable(group, params, states):
             self._update(group, params, grads, states, skip.float())
         else:
             super()._try_update(group, params, grads, states, skip)
@@ -237,7 +237,9 @@ class Adam(RecordedStep, torch.optim.Adam):
                 f"[{type(self).__name__}.step] got a sparse gradient; make it dense "
                 "(sparse=False), or use torch.optim.SparseAdam"
             )
-        fused = _fusable(group, params)
+        fused = _fusable(group, params, states)
+        if fused:
+            grads = list(map(_with_strides_of, grads, params))
         steps = [state["step"] for state in states]
         beta1, beta2 = map(host_number, group["betas"])
         adam(
@@ -331,9 +333,18 @@ class AdamW(Adam, torch.optim.AdamW):
         )
 
 
-def _fusable(group: dict[str, Any], params: list[Tensor]) -> bool:
-    """Tells whether PyTorch's fused kernel takes the parameters, and the options are numbers."""
+def _fusable(group: dict[str, Any], params: list[Tensor], states: list[State]) -> bool:
+    """Tells whether PyTorch's fused kernel takes the parameters, and the options are numbers.
+
+    The kernel walks memory and ignores strides: all tensors of a parameter must have the same, and
+    no gaps. Averages are made without gaps.
+    """
     options = map(host_number, (group["lr"], *group["betas"]))
-    return all(param.is_floating_point() for param in params) and not any(
-        isinstance(option, Tensor) for option in options
-    )
+    return all(
+        param.is_floating_point() and state["exp_avg"].stride() == param.stride()
+        for param, state in zip(params, states, strict=True)
+    ) and not any(isinstance(option, Tensor) for option in options)
+
+
+def _with_strides_of(grad: Tensor, param: Tensor) -> Tensor:
+    return grad if grad.stride() == param.stride() else torch.empty_like(param).copy_(grad)
