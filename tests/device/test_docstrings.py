@@ -26,6 +26,12 @@ MODULES = (
     "tiledev.nn.weight_layout",
     "tiledev.random",
     "tiledev.streams",
+    "tiledev.training",
+    "tiledev.training.checkpoint",
+    "tiledev.training.full_batch",
+    "tiledev.training.loss",
+    "tiledev.training.optimizers",
+    "tiledev.training.weights",
 )
 
 

@@ -14,6 +14,7 @@ import torch
 import tiledev
 from tiledev.tools.mnist_options import Options
 from tiledev.tools.mnist_train import Phase
+from tiledev.training import max_weight_delta
 
 __all__ = [
     "LOSS_TOLERANCE",
@@ -38,8 +39,7 @@ def loss_differences(phases: list[Phase]) -> list[float]:
 
 def largest_weight_difference(phases: list[Phase]) -> float:
     """Returns the largest absolute difference of any weight; NaN if a weight is NaN."""
-    pairs = zip(phases[0].weights, phases[-1].weights, strict=True)
-    return torch.stack([(a - b).abs().max() for a, b in pairs]).max().item()
+    return max_weight_delta(phases[0].weights, phases[-1].weights)
 
 
 def agree(phases: list[Phase]) -> bool:

@@ -9,7 +9,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 import tiledev
@@ -17,6 +16,7 @@ from tiledev import memory
 from tiledev.data import Mnist
 from tiledev.tools.mnist_options import Options
 from tiledev.tools.peak_memory import PeakMemory
+from tiledev.training import clone_model_weights, record_step
 
 __all__ = ["Phase", "train"]
 
@@ -42,7 +42,7 @@ class Phase:
     steps: int = 0
     losses: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
-    weights: list[Tensor] = field(default_factory=list)
+    weights: dict[str, Tensor] = field(default_factory=dict)
     accuracy: float = 0.0
     peak_growth: int = 0
     device_peak: int | None = None
@@ -69,7 +69,7 @@ def train(model: nn.Module, data: Mnist, device: str, options: Options) -> Phase
         if axes is not None:
             axes.clear()  # the images are classified in parts of other sizes
         phase.accuracy = _accuracy(local, images, labels)
-        phase.weights = [weight.detach().cpu() for weight in local.parameters()]
+        phase.weights = clone_model_weights(local)
         if on_device:
             phase.device_peak = memory.max_memory_allocated()
     phase.peak_growth = peak.growth
@@ -103,8 +103,8 @@ class _Axes:
             if name != "batch":
                 tiledev.set_axis_group_tiling(name, sizes)
 
-    def name_batch(self, images: Tensor) -> None:
-        """Call it before the forward pass over a batch [size, pixels]."""
+    def name_batch(self, model: nn.Module, images: Tensor) -> None:
+        """Names the axes of a batch [size, pixels]; for `record_step`."""
         if not self._used:
             return
         if "batch" in self._tilings and len(images) != self._batch_size and self._batch_size:
@@ -114,11 +114,10 @@ class _Axes:
             self._batch_size = len(images)
             tiledev.set_axis_group_tiling("batch", self._tilings["batch"])
 
-    def show(self) -> None:
-        """Prints the axis groups the first time; call it when a step is recorded."""
-        if self._print:
-            self._print = False
-            tiledev.print_axis_groups()
+    def print_once(self) -> bool:
+        """Tells whether to print the axis groups: the first time, if the options say so."""
+        first, self._print = self._print, False
+        return first
 
     def clear(self) -> None:
         """Lets tiledev choose all tiles again."""
@@ -144,8 +143,16 @@ def _run_epochs(
             loss = torch.zeros((), device=images.device)
             for batch, answers in _batches(images, labels, batch_size, order):
                 share = len(answers) / len(labels)
-                parts = options.grad_accum_steps
-                loss += _step(model, optimizer, batch, answers, parts, axes) * share
+                step_loss = record_step(
+                    model,
+                    batch,
+                    answers,
+                    optimizer,
+                    name_axis_groups=axes.name_batch if axes else None,
+                    print_axis_groups=axes.print_once() if axes else False,
+                    grad_accum_steps=options.grad_accum_steps,
+                )
+                loss += step_loss * share
                 phase.steps += 1
                 progress.advance()
             phase.losses.append(loss.item())  # the epoch's one readout
@@ -166,31 +173,6 @@ def _batches(
     for start in range(0, len(labels), size):
         indices = shuffled[start : start + size].to(images.device)
         yield images.index_select(0, indices), labels.index_select(0, indices)
-
-
-def _step(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    images: Tensor,
-    labels: Tensor,
-    parts: int,
-    axes: _Axes | None,
-) -> Tensor:
-    """Takes one optimizer step over a batch in up to `parts` parts; returns the mean loss, 0-d."""
-    optimizer.zero_grad()
-    losses: list[Tensor] = []
-    for part, answers in zip(images.chunk(parts), labels.chunk(parts), strict=True):
-        if axes is not None:
-            axes.name_batch(part)
-        loss = F.cross_entropy(model(part), answers)
-        if parts > 1:
-            loss = loss * (len(answers) / len(labels))
-        loss.backward()  # type: ignore[no-untyped-call]
-        losses.append(loss.detach())
-    if axes is not None:
-        axes.show()
-    optimizer.step()
-    return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
 
 @torch.no_grad()
