@@ -7,10 +7,10 @@ import tiledev
 
 
 @contextmanager
-def context(workers: int) -> Iterator[None]:
+def context(workers: int, *, cpu_fallback: bool = True) -> Iterator[None]:
     """A context of its own; whatever tiling mode was set in it ends with it."""
     tiledev.shutdown_context()
-    tiledev.init_context(workers)
+    tiledev.init_context(workers, cpu_fallback=cpu_fallback)
     try:
         yield
     finally:
