@@ -22,8 +22,9 @@ def whole_networks(networks, tiling):
         with parity.tiled(tiling, cpu_fallback=bool(stock.fallbacks)), torch.no_grad():
             run = parity.Run(stock, support.DEVICE, tiling)
             batch = run.place(stock.batch())
-            run.model.train()(**batch)  # not eval: batch norm fails there
+            answer = run.model.train()(**batch)  # not eval: batch norm fails there
             tiledev.wait()
+            del answer
             if not TILES.search(tiledev.explain()):
                 names.append(stock.name)
     return names
