@@ -15,7 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.networks import EncoderLayer, Gpt, Mlp, ResNet
+from benchmarks.networks import EncoderLayer, Mlp, ResNet
+from tiledev.models import GPT, GPTConfig
 
 Step = Callable[[], Tensor]
 Function = Callable[[Tensor], Tensor]
@@ -63,10 +64,10 @@ def mlp_training(place: Place, rows: int, widths: Sequence[int]) -> Step:
 
 def gpt_parts(
     place: Place, layers: int, width: int, heads: int, length: int, batch: int, vocabulary: int
-) -> tuple[Gpt, Tensor]:
+) -> tuple[GPT, Tensor]:
     """Returns a GPT and a batch of tokens."""
     torch.manual_seed(0)
-    model = Gpt(layers, width, heads, length, vocabulary).to(place.device)
+    model = GPT(GPTConfig(layers, width, heads, length, vocabulary)).to(place.device)
     torch.manual_seed(1)
     return model, torch.randint(vocabulary, (batch, length), device=place.device)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from tiledev.models.gpt import Attention
 
 
 class Mlp(nn.Module):
@@ -23,62 +24,6 @@ class Mlp(nn.Module):
         for layer in self.layers[:-1]:
             hidden = F.relu(layer(hidden))
         logits: Tensor = self.layers[-1](hidden)
-        return logits
-
-
-class Attention(nn.Module):
-    """Multi-head self-attention, causal or not."""
-
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
-        super().__init__()
-        self.heads = heads
-        self.causal = causal
-        self.into = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        batch, length, width = inputs.shape
-        parts = self.into(inputs).view(batch, length, 3, self.heads, width // self.heads)
-        query, key, value = parts.permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
-        result: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, width))
-        return result
-
-
-class GptBlock(nn.Module):
-    """A pre-norm block: causal attention, then a GELU (tanh) layer four times as wide."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, heads, causal=True)
-        self.norm2 = nn.LayerNorm(width)
-        self.up = nn.Linear(width, 4 * width)
-        self.down = nn.Linear(4 * width, width)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        hidden: Tensor = inputs + self.attention(self.norm1(inputs))
-        hidden = hidden + self.down(F.gelu(self.up(self.norm2(hidden)), approximate="tanh"))
-        return hidden
-
-
-class Gpt(nn.Module):
-    """A GPT with learned positions and a head of its own weights."""
-
-    def __init__(self, layers: int, width: int, heads: int, length: int, vocabulary: int) -> None:
-        super().__init__()
-        self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
-        self.blocks = nn.ModuleList(GptBlock(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-        self.head = nn.Linear(width, vocabulary, bias=False)
-        nn.init.normal_(self.tokens.weight, std=0.02)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
-        for block in self.blocks:
-            hidden = block(hidden)
-        logits: Tensor = self.head(self.norm(hidden))
         return logits
 
 
