@@ -252,6 +252,9 @@ PYBIND11_MODULE(_C, m) {
                                                       : TilingMode::kTiny);
         }));
   m.def("check_rules", torch::wrap_pybind_function(&check_rules));
+  m.def("add_rule", torch::wrap_pybind_function([](const std::string& op, const std::string& rule) {
+          session().add_tile_rule(op, rule);
+        }));
   m.def("empty_cache", torch::wrap_pybind_function([] {
           const WithoutInterpreter released;
           session().buffers().host_memory().trim(0);

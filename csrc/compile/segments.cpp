@@ -321,7 +321,7 @@ class SegmentBuilder {
     const Segment& segment = draft.segment;
     switch (draft.kind) {
       case Draft::Kind::kChain:
-        return early && !named_ &&
+        return early && !named_ && !(axes_ && c_.options.mode == TilingMode::kTiny) &&
                (step.alone ||
                 (is_small(step) && segment.work <= kChainWork && segment.flops <= kSmallFlops * 8));
       case Draft::Kind::kTiled:

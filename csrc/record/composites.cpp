@@ -2,6 +2,7 @@
 // ops that the CPU uses in their place, so that they are recorded and give the CPU's numbers.
 
 #include <ATen/TensorOperators.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_fused_sdp_choice_native.h>
@@ -11,8 +12,12 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/cross_entropy_loss_native.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/histc.h>
+#include <ATen/ops/log_softmax.h>
 #include <ATen/ops/mm.h>
+#include <ATen/ops/nll_loss_nd.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/sigmoid.h>
 #include <ATen/ops/tanh.h>
@@ -20,8 +25,11 @@
 
 #include <array>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "record/kernels.h"
+#include "record/recorder.h"
 
 namespace tiledev {
 
@@ -161,6 +169,42 @@ Tensor baddbmm_dtype(const Tensor& self, const Tensor& a, const Tensor& b, at::S
   return at::baddbmm(self.to(dtype), a.to(dtype), b.to(dtype), beta, alpha);
 }
 
+// Counts of integers, as CUDA has them; the CPU counts floating-point numbers only.
+Tensor histc(const Tensor& self, int64_t bins, const at::Scalar& min, const at::Scalar& max) {
+  static OpState& state = state_of("aten::histc", "");
+  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) {
+    return record_op(state, self, bins, min, max).back().toTensor();
+  }
+  return at::histc(self.to(at::kDouble), bins, min, max).to(self.scalar_type());
+}
+
+// F.cross_entropy with labels, weights and smoothing: the weights of the labels that count are
+// masked here, where the CPU selects them, since a selection's size depends on values.
+Tensor smooth_weighted_loss(const Tensor& self, const Tensor& target, const Tensor& weight,
+                            int64_t ignore_index, double smoothing) {
+  const int64_t dim = self.dim() == 1 ? 0 : 1;
+  const Tensor input = at::log_softmax(self, dim, self.scalar_type());
+  const Tensor nll = at::nll_loss_nd(input, target, weight, at::Reduction::Mean, ignore_index);
+  std::vector<int64_t> shape(static_cast<size_t>(input.dim()), 1);
+  shape[static_cast<size_t>(dim)] = weight.size(0);
+  const Tensor ignored = target == ignore_index;
+  const Tensor smooth = -(input * weight.view(shape)).sum(dim).masked_fill(ignored, 0);
+  const Tensor weights =
+      weight.gather(0, target.masked_fill(ignored, 0).flatten()).masked_fill(ignored.flatten(), 0);
+  return (1 - smoothing) * nll +
+         smooth.sum() / weights.sum() * (smoothing / static_cast<double>(input.size(dim)));
+}
+
+Tensor cross_entropy_loss(const Tensor& self, const Tensor& target, const OptionalTensor& weight,
+                          int64_t reduction, c10::SymInt ignore_index, double label_smoothing) {
+  if (given(weight) && label_smoothing > 0 && label_smoothing <= 1 &&
+      reduction == at::Reduction::Mean && self.sizes() != target.sizes()) {
+    return smooth_weighted_loss(self, target, *weight, ignore_index.expect_int(), label_smoothing);
+  }
+  return at::native::cross_entropy_loss_symint(self, target, weight, reduction,
+                                               std::move(ignore_index), label_smoothing);
+}
+
 }  // namespace
 
 void register_composites(torch::Library& m) {
@@ -176,6 +220,13 @@ void register_composites(torch::Library& m) {
   m.impl("bmm.dtype", &bmm_dtype);
   m.impl("addmm.dtype", &addmm_dtype);
   m.impl("baddbmm.dtype", &baddbmm_dtype);
+  m.impl("histc", &histc);
+  m.impl("cross_entropy_loss", &cross_entropy_loss);
+}
+
+// Made of differentiable ops; a kernel for the device alone would hide PyTorch's formula.
+TORCH_LIBRARY_IMPL(aten, AutogradPrivateUse1, m) {
+  m.impl("cross_entropy_loss", &cross_entropy_loss);
 }
 
 }  // namespace tiledev

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <exception>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 #include "graph/hash.h"
@@ -279,6 +280,32 @@ void check_overlap(const CallView& call) {
   }
 }
 
+namespace {
+
+// Ops whose Meta kernel promises other shapes than the CPU's kernel gives (found by comparing both
+// over PyTorch's op database): one of the results is empty on the CPU where it is not needed.
+bool meta_misleads(const OpTraits& op) {
+  static const std::unordered_set<std::string> ops = {
+      "aten::_native_batch_norm_legit", "aten::_native_batch_norm_legit.no_stats",
+      "aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+  return ops.count(op.name) > 0;
+}
+
+// An op for which neither Meta nor the CPU has an answer.
+[[noreturn]] void refuse(const Outcome& meta, const Outcome& cpu, bool native) {
+  if (meta.missing) {
+    throw CannotRecord{"there is no Meta kernel for these arguments"};
+  }
+  if (!native) {
+    // Fake kernels raise many things where shapes depend on values; if the arguments are at fault,
+    // the op itself will say so.
+    throw CannotRecord{"its Meta kernel raises an error", meta.error};
+  }
+  std::rethrow_exception(cpu.error ? cpu.error : meta.error);  // worded as on the CPU
+}
+
+}  // namespace
+
 SignaturePtr infer_signature(const CallView& call) {
   if (const char* reason = needs_values(call)) {
     throw CannotRecord{reason};
@@ -301,7 +328,11 @@ SignaturePtr infer_signature(const CallView& call) {
       return SignatureBuilder(call).pointwise(std::move(*result));
     }
   }
-  Outcome meta = SignatureBuilder(call).run(c10::DeviceType::Meta);
+  const bool misleading = meta_misleads(call.op());
+  Outcome meta;
+  if (!misleading) {
+    meta = SignatureBuilder(call).run(c10::DeviceType::Meta);
+  }
   if (meta.signature) {
     if (cpu.error && !depends_on_values(cpu.error, call.op())) {
       std::rethrow_exception(cpu.error);  // "not implemented for 'Bool'"
@@ -314,10 +345,13 @@ SignaturePtr infer_signature(const CallView& call) {
       return std::move(cpu.signature);
     }
   }
-  if (meta.missing) {
-    throw CannotRecord{"there is no Meta kernel for these arguments"};
+  if (native && call.op().in_place_only && (meta.missing || misleading)) {
+    return SignatureBuilder(call).in_place();  // errors of shape come when it runs
   }
-  std::rethrow_exception(cpu.error ? cpu.error : meta.error);  // worded as on the CPU
+  if (misleading && !cpu.error) {
+    throw CannotRecord{"its Meta kernel gives other shapes than the CPU's kernel"};
+  }
+  refuse(meta, cpu, native);
 }
 
 }  // namespace tiledev

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <unordered_map>
 
 #include "record/call.h"
@@ -21,6 +22,7 @@ class SignatureCache {
 // Thrown when an op cannot be recorded with these arguments: the fallback must run it.
 struct CannotRecord {
   const char* reason;
+  std::exception_ptr cause = nullptr;  // what to raise where the host is no way out
 };
 
 // Runs the op on stand-ins (Meta tensors; harmless values on the CPU where that says more) and

@@ -3,6 +3,7 @@
 #include <shared_mutex>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "record/bridge.h"
 #include "record/host_call.h"
@@ -14,9 +15,18 @@ namespace tiledev {
 
 namespace {
 
-// The states of all ops that were met. Registration data, not session state: it only grows.
+// The states of all ops that were met. Registration data, not session state.
 class OpRegistry {
  public:
+  // An op is known by the address of the dispatcher's entry, which a later op may get.
+  void forget(const c10::OperatorHandle& op) {
+    const std::unique_lock lock(mutex_);
+    if (auto it = states_.find(op); it != states_.end()) {
+      retired_.push_back(std::move(it->second));  // plans may still refer to it
+      states_.erase(it);
+    }
+  }
+
   OpState& get(const c10::OperatorHandle& op) {
     {
       const std::shared_lock lock(mutex_);
@@ -32,7 +42,29 @@ class OpRegistry {
  private:
   std::shared_mutex mutex_;
   std::unordered_map<c10::OperatorHandle, std::unique_ptr<OpState>> states_;
+  std::vector<std::unique_ptr<OpState>> retired_;
 };
+
+class ForgetRemovedOps : public c10::OpRegistrationListener {
+ public:
+  explicit ForgetRemovedOps(OpRegistry& registry) : registry_(registry) {}
+  void onOperatorRegistered(const c10::OperatorHandle&) override {}
+  void onOperatorDeregistered(const c10::OperatorHandle& op) override { registry_.forget(op); }
+
+ private:
+  OpRegistry& registry_;
+};
+
+// Kernels may be called until the very end, so the registry is never destroyed.
+OpRegistry& op_registry() {
+  static OpRegistry* registry = [] {
+    auto* made = new OpRegistry();
+    new c10::RegistrationHandleRAII(c10::Dispatcher::singleton().addRegistrationListener(
+        std::make_unique<ForgetRemovedOps>(*made)));
+    return made;
+  }();
+  return *registry;
+}
 
 // Gives an out= argument the shape that the op will write.
 void apply_resize(c10::TensorImpl& tensor, const TensorMeta& meta) {
@@ -146,8 +178,7 @@ OpState::OpState(const c10::OperatorHandle& op) : traits(op) {
 }
 
 OpState& state_of(const c10::OperatorHandle& op) {
-  static OpRegistry* registry = new OpRegistry();  // kernels may be called until the very end
-  return registry->get(op);
+  return op_registry().get(op);
 }
 
 OpState& state_of(const char* name, const char* overload) {
@@ -174,6 +205,9 @@ void record(OpState& state, torch::jit::Stack* stack) {
     CallView call(traits, torch::jit::last(*stack, traits.args.size()));
     Recording(state, call, location).run(results);
   } catch (const CannotRecord& why) {
+    if (why.cause && !Session::get().settings().cpu_fallback) {
+      std::rethrow_exception(why.cause);
+    }
     fall_back(traits, stack, why.reason);
     return;
   }

@@ -96,6 +96,9 @@ class Session {
   void start_trace();
   std::vector<TraceEvent> stop_trace();  // waits for nothing
 
+  // Gives an op of another package a rule; plans made without it are forgotten.
+  void add_tile_rule(const std::string& op, const std::string& rule);
+
   bool set_eager(bool eager);
   bool eager() const { return eager_.load(std::memory_order_relaxed); }
   void restrict_workers(const std::string& kind);

@@ -11,6 +11,7 @@
 #include "compile/pipeline.h"
 #include "record/session.h"
 #include "record/storage.h"
+#include "rules/rule.h"
 
 namespace tiledev {
 
@@ -112,6 +113,12 @@ Session::GroupReport Session::axis_groups() {
     report.groups.push_back(std::move(info));
   }
   return report;
+}
+
+void Session::add_tile_rule(const std::string& op, const std::string& rule) {
+  add_rule(op, rule);
+  const std::lock_guard lock(mutex_);
+  plans_.clear();
 }
 
 }  // namespace tiledev

@@ -50,6 +50,7 @@ from tiledev.context import (
 )
 from tiledev.graph import dump_graph, explain
 from tiledev.info import BuiltInfo, built_info, print_info
+from tiledev.rules import tile_rule
 from tiledev.tracing import trace
 
 __version__ = _build_info.VERSION
@@ -85,6 +86,7 @@ __all__ = [
     "set_axis_group_name",
     "set_axis_group_tiling",
     "shutdown_context",
+    "tile_rule",
     "trace",
     "wait",
 ]

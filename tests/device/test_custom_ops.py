@@ -440,21 +440,11 @@ class TestErrors:
 
 class TestFallback:
     @pytest.mark.filterwarnings("ignore:.*cannot be recorded")
-    @pytest.mark.xfail(
-        support.ON_TILEDEV,
-        strict=True,
-        reason="the Meta kernel that custom_op puts in place of a missing fake one raises",
-    )
     def test_without_a_fake_kernel(self):
         counted = run_alone(lambda device: no_fake(given(device, 3)))
         assert counted == {f"{NAMES}::no_fake": 1} or not support.ON_TILEDEV
 
     @pytest.mark.filterwarnings("ignore:.*cannot be recorded")
-    @pytest.mark.xfail(
-        support.ON_TILEDEV,
-        strict=True,
-        reason="new_dynamic_size() raises on the Meta tensors of the recorder",
-    )
     def test_a_fake_kernel_of_a_size_that_depends_on_data(self):
         counted = run_alone(lambda device: data_dependent(given(device, 5)))
         assert counted == {f"{NAMES}::data_dependent": 1} or not support.ON_TILEDEV
@@ -560,9 +550,6 @@ class TestLibraryFragments:
 
 
 @pytest.mark.tiledev_only
-@pytest.mark.xfail(
-    strict=True, reason="what is known of an op is kept by its address, which another op may get"
-)
 def test_an_op_that_is_gone_leaves_nothing_behind():
     code = f"""
         import torch, tiledev

@@ -20,6 +20,5 @@ def test_fallbacks(stock):
     """A step takes those of the table; the other tests see that nothing takes any further ones."""
     documented = report.documented_fallbacks()[stock.name]
     assert documented == report.fallback_cell(dict(stock.fallbacks))
-    if "grouped_mm" not in stock.name:
-        taken = parity.compare(stock, "auto", "gradients")
-        assert documented == report.fallback_cell(taken)
+    taken = parity.compare(stock, "auto", "gradients")
+    assert documented == report.fallback_cell(taken)

@@ -53,12 +53,7 @@ def test_cross_entropy(kind, reduction, smoothing, weighted):
         loss.sum().backward()
         return loss, x.grad
 
-    selects = smoothing and weighted and reduction == "mean" and kind != "probabilities"
-    if support.ON_TILEDEV and selects:  # a gap: the labels that count, in a tensor of their number
-        with pytest.raises(NotImplementedError, match="masked_select"):
-            body(support.DEVICE)
-    else:
-        both(body)
+    both(body)
 
 
 @pytest.mark.parametrize("foreach", [None, False, True])

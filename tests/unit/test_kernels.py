@@ -1,4 +1,4 @@
-"""The kernels that ATen lacks or has slow ones for, against ATen's in float64, on the CPU itself."""
+"""The kernels that ATen lacks, or has slow, against ATen's in float64, on the CPU itself."""
 
 from __future__ import annotations
 
