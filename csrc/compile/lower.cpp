@@ -71,7 +71,7 @@ class Lowering {
       if (split_foreach(c_, step)) {
         return;
       }
-      choose_form(step, c_.options.mode);
+      choose_form(step);
       if (split_loss(c_, step) || split_cat(c_, step)) {
         return;
       }
@@ -191,7 +191,7 @@ bool split_cat(Compilation& c, Step& step) {
   return true;
 }
 
-void choose_form(Step& step, TilingMode mode) {
+void choose_form(Step& step) {
   const OpTraits& op = *step.signature->op;
   if (writes_in_place(step)) {
     step.form = Step::Form::kInPlace;
@@ -210,9 +210,7 @@ void choose_form(Step& step, TilingMode mode) {
     }
     all_fresh &= output.kind == OutputMeta::Kind::kFresh;
   }
-  // Without tiles an op gives the CPU's bits, so it runs the CPU's kernel.
-  const bool own = mode != TilingMode::kWhole;
-  const auto* out = all_fresh ? out_variant(op, own) : nullptr;
+  const auto* out = all_fresh ? out_variant(op) : nullptr;
   if (out != nullptr && out->schema().returns().size() == step.outputs.size() &&
       !(ignores_strides(op) && !contiguous(step.outputs[0].meta))) {
     step.form = Step::Form::kOut;

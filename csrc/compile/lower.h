@@ -17,7 +17,7 @@ bool split_loss(Compilation& c, Step& step);
 bool split_cat(Compilation& c, Step& step);
 
 // Which call a step makes.
-void choose_form(Step& step, TilingMode mode);
+void choose_form(Step& step);
 
 // A step whose first arguments are these tensors, all in order.
 Step make_step(uint32_t node, const char* name, const char* overload, const char* callee_overload,

@@ -127,11 +127,11 @@ std::optional<Step> foreach_part(const Step& whole, const c10::OperatorHandle& c
 }
 
 // In place, or the part's element of the list of results.
-bool finish_part(const Step& whole, Step& part, uint32_t i, bool own) {
+bool finish_part(const Step& whole, Step& part, uint32_t i) {
   OutputMeta output;
   output.kind = OutputMeta::Kind::kOperand;
   if (!whole.signature->op->in_place_only) {
-    const auto* out = out_variant(*part.signature->op, own);
+    const auto* out = out_variant(*part.signature->op);
     if (out == nullptr || i >= whole.outputs.size() ||
         whole.outputs.size() != whole.signature->outputs.size()) {
       return false;
@@ -154,11 +154,10 @@ bool split_foreach(Compilation& c, const Step& whole) {
     return false;
   }
   const uint32_t count = whole.signature->args[0].count;
-  const bool own = c.options.mode != TilingMode::kWhole;
   std::vector<Step> parts;
   for (uint32_t i = 0; i < count; ++i) {
     auto part = foreach_part(whole, *callee, i);
-    if (!part || !finish_part(whole, *part, i, own)) {
+    if (!part || !finish_part(whole, *part, i)) {
       return false;
     }
     parts.push_back(std::move(*part));

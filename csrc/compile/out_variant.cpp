@@ -79,9 +79,7 @@ OutVariants find_out_variants(const c10::FunctionSchema& schema) {
           find_out_variant(schema, own_name(schema.name()))};
 }
 
-}  // namespace
-
-const c10::OperatorHandle* out_variant(const OpTraits& op, bool own) {
+const OutVariants& out_variants(const OpTraits& op) {
   static std::mutex mutex;
   static auto* known = new std::unordered_map<uint64_t, OutVariants>();
   const std::lock_guard lock(mutex);
@@ -89,9 +87,19 @@ const c10::OperatorHandle* out_variant(const OpTraits& op, bool own) {
   if (found == known->end()) {
     found = known->emplace(op.id, find_out_variants(op.op.schema())).first;
   }
-  const OutVariants& variants = found->second;
-  const auto& chosen = own && variants.own ? variants.own : variants.aten;
-  return chosen ? &*chosen : nullptr;
+  return found->second;
+}
+
+}  // namespace
+
+const c10::OperatorHandle* out_variant(const OpTraits& op) {
+  const auto& variant = out_variants(op).aten;
+  return variant ? &*variant : nullptr;
+}
+
+const c10::OperatorHandle* tile_kernel(const OpTraits& op) {
+  const auto& variant = out_variants(op).own;
+  return variant ? &*variant : nullptr;
 }
 
 bool ignores_strides(const OpTraits& op) {

@@ -545,6 +545,11 @@ class SegmentBuilder {
       step.patches.push_back(patch);
     }
     set_reduction(step, axis);
+    const auto* kernel = axis.reduced ? nullptr : tile_kernel(*step.signature->op);
+    if (kernel != nullptr && !step.outputs.empty() && step.form != Step::Form::kInPlace) {
+      step.form = Step::Form::kOut;
+      step.callee = *kernel;
+    }
     if (step.form == Step::Form::kOut && ignores_strides(*step.signature->op) &&
         step.outputs[0].cut_dim > 0) {
       step.form = Step::Form::kFunctional;

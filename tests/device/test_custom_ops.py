@@ -213,6 +213,7 @@ class TestRecording:
 
     def test_no_fallback(self):
         with context(2, cpu_fallback=False):
+            tiledev.reset_stats()
             x = given("tiledev", 4, 3).requires_grad_()
             y = given("tiledev", 4, 3)
             each = sum(times_each([y, y], [1, 2]))

@@ -14,8 +14,9 @@ MAY_INCLUDE = {
     "rules": {"graph"},
     "compile": {"graph", "rules"},
     "runtime": {"compile", "graph"},
-    "record": {"compile", "graph", "runtime"},
+    "record": {"compile", "graph", "rules", "runtime"},
     "device": {"graph", "record"},
+    "kernels": set(),
 }
 # Headers that only the bindings, which lie outside the folders, may use.
 PYTHON_HEADERS = re.compile(
