@@ -47,13 +47,14 @@ py::tuple axis_groups() {
 }
 
 void init_context(int ncpu, int ncuda, bool cpu_fallback, int verbose, int64_t max_pending_nodes,
-                  int64_t max_pending_bytes, int64_t memory_limit) {
+                  int64_t max_pending_bytes, int64_t memory_limit, bool pin_workers) {
   TORCH_CHECK_NOT_IMPLEMENTED(ncuda == 0, "[init_context] CUDA workers are not there yet, got ",
                               "ncuda=", ncuda);
   Settings settings;
   settings.workers = ncpu;
   settings.cpu_fallback = cpu_fallback;
   settings.verbose = verbose;
+  settings.pin_workers = pin_workers;
   if (max_pending_nodes > 0) {
     settings.max_pending_nodes = max_pending_nodes;
   }
@@ -75,6 +76,7 @@ py::dict context_settings() {
   result["verbose"] = settings.verbose;
   result["max_pending_nodes"] = settings.max_pending_nodes;
   result["max_pending_bytes"] = settings.max_pending_bytes;
+  result["pin_workers"] = settings.pin_workers;
   result["memory_limit"] = settings.memory_limit == BufferPool::kNoLimit
                                ? py::object(py::none())
                                : py::object(py::int_(settings.memory_limit));

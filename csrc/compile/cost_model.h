@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "compile/options.h"
+#include "compile/plan.h"
 
 // The measured numbers that tiling goes by. Measured on 2 cores of Zen 3 (512 KiB of L2 each, 32
 // MiB of L3 shared), torch 2.13, with benchmarks/compare.py.
@@ -28,6 +29,14 @@ inline constexpr int64_t kTilesPerWorker = 4;
 inline constexpr int64_t kConvolutionTilesPerWorker = 2;
 // Lanes where tiles must not depend on the number of workers.
 inline constexpr int kFixedLanes = 4;
+
+// What a segment takes on one core, in us: handing over, traffic of memory, products. Only the
+// order of such numbers matters (priorities).
+inline double estimated_time(const Segment& segment) {
+  constexpr double kHandOver = 1, kElementsPerMicrosecond = 1000, kFlopsPerMicrosecond = 8e4;
+  return kHandOver + static_cast<double>(segment.work) / kElementsPerMicrosecond +
+         segment.flops / kFlopsPerMicrosecond;
+}
 
 // How many workers tiles are chosen for.
 inline int planned_workers(const CompileOptions& options) {

@@ -2,6 +2,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "compile/cost_model.h"
 #include "compile/pipeline.h"
 
 namespace tiledev {
@@ -32,6 +33,7 @@ class DependenceBuilder {
       }
       order_steps(segment);
     }
+    rank_segments();
     for (size_t b = 0; b < states_.size(); ++b) {
       BufferState& state = states_[b];
       if (state.touched && c_.print.outlives[b]) {
@@ -110,6 +112,19 @@ class DependenceBuilder {
     auto& successors = c_.plan.segments[from].successors;
     if (std::find(successors.rbegin(), successors.rend(), to) == successors.rend()) {
       successors.push_back(to);
+    }
+  }
+
+  // The length of the longest chain of segments that starts here: what lies on the critical path
+  // runs first.
+  void rank_segments() {
+    auto& segments = c_.plan.segments;
+    for (size_t s = segments.size(); s-- > 0;) {
+      auto& successors = segments[s].successors;
+      std::stable_sort(successors.begin(), successors.end(),
+                       [&](uint32_t a, uint32_t b) { return segments[a].rank > segments[b].rank; });
+      const double after = successors.empty() ? 0 : segments[successors[0]].rank;
+      segments[s].rank = after + estimated_time(segments[s]);
     }
   }
 

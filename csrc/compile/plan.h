@@ -34,12 +34,13 @@ struct Segment {
 
   int64_t work = 0;  // elements read and written
   double flops = 0;
+  double rank = 0;  // estimated time from its start to the end of the plan, in us
   int64_t bytes_read = 0, bytes_written = 0;  // of memory, not of scratch
 
   uint32_t predecessors = 0;
-  c10::SmallVector<uint32_t, 2> successors;
-  std::vector<uint32_t> last_use_of;  // nodes that only this segment needs
-  std::vector<uint32_t> shares;       // others, as numbers into Plan::shared
+  c10::SmallVector<uint32_t, 2> successors;  // by falling rank
+  std::vector<uint32_t> last_use_of;         // nodes that only this segment needs
+  std::vector<uint32_t> shares;              // others, as numbers into Plan::shared
 
   bool tiled() const { return extent > 0; }
   size_t tiles() const { return bounds.size() < 2 ? 1 : bounds.size() - 1; }

@@ -23,6 +23,7 @@ struct Settings {
   int64_t max_pending_nodes = 20000;
   int64_t max_pending_bytes = int64_t{4} << 30;
   int64_t memory_limit = BufferPool::kNoLimit;
+  bool pin_workers = false;
 
   bool operator==(const Settings&) const = default;
 };

@@ -56,6 +56,6 @@ class Executor {
 };
 
 // CPU threads as workers. `workers` >= 1; `memory` is for what they need beside the buffers.
-std::unique_ptr<Executor> make_native_executor(int workers, c10::Allocator& memory);
+std::unique_ptr<Executor> make_native_executor(int workers, bool pinned, c10::Allocator& memory);
 
 }  // namespace tiledev

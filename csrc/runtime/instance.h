@@ -85,6 +85,7 @@ struct Instance final : c10::intrusive_ptr_target {
   }
 
   PlanPtr plan;
+  uint64_t sequence = 0;  // plans are submitted in this order
   std::vector<Node> nodes;
   std::vector<TaskState> tasks;               // by segment
   std::vector<std::atomic<uint32_t>> shared;  // segments that still need a node (Plan::shared)

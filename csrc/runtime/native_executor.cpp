@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <iterator>
 #include <mutex>
 #include <thread>
@@ -14,6 +13,8 @@
 #include "runtime/executor.h"
 #include "runtime/instance.h"
 #include "runtime/intra_op.h"
+#include "runtime/pinning.h"
+#include "runtime/ready_queue.h"
 
 namespace tiledev {
 
@@ -21,7 +22,7 @@ namespace {
 
 class NativeExecutor final : public Executor {
  public:
-  NativeExecutor(int workers, c10::Allocator& memory);
+  NativeExecutor(int workers, bool pinned, c10::Allocator& memory);
   ~NativeExecutor() override;
 
   void submit(PlanPtr plan, std::vector<Node> nodes) override;
@@ -38,8 +39,7 @@ class NativeExecutor final : public Executor {
 
  private:
   struct Worker {
-    std::mutex mutex;
-    std::deque<TaskRef> tasks;
+    ReadyQueue ready;
     std::thread thread;
     Scratch scratch;  // of the worker's thread alone
   };
@@ -60,6 +60,7 @@ class NativeExecutor final : public Executor {
   void task_done(Instance& instance);
 
   c10::Allocator& memory_;  // for scratch and partial results
+  const bool pinned_;       // each worker to a core
   std::vector<std::unique_ptr<Worker>> workers_;
   std::mutex submit_mutex_;
 
@@ -70,6 +71,7 @@ class NativeExecutor final : public Executor {
   std::atomic<int> sleepers_{0};
   bool stop_ = false;
   size_t next_worker_ = 0;
+  std::atomic<uint64_t> next_sequence_{0};  // of plans
 
   std::atomic<size_t> unfinished_{0};
   std::atomic<size_t> plans_{0};  // that have not finished
@@ -86,7 +88,8 @@ class NativeExecutor final : public Executor {
   std::atomic<uint64_t> tasks_run_{0}, tasks_failed_{0}, tasks_skipped_{0};
 };
 
-NativeExecutor::NativeExecutor(int workers, c10::Allocator& memory) : memory_(memory) {
+NativeExecutor::NativeExecutor(int workers, bool pinned, c10::Allocator& memory)
+    : memory_(memory), pinned_(pinned && can_pin()) {
   for (int i = 0; i < workers; ++i) {
     workers_.push_back(std::make_unique<Worker>());
   }
@@ -117,6 +120,7 @@ void NativeExecutor::submit(PlanPtr plan, std::vector<Node> nodes) {
     plan->companion = std::make_shared<FramePool>(*plan);
   }
   auto instance = c10::make_intrusive<Instance>(std::move(plan), std::move(nodes));
+  instance->sequence = next_sequence_.fetch_add(1, std::memory_order_relaxed);
   const size_t count = instance->tasks.size();
   for (const uint32_t dropped : instance->plan->dropped) {
     instance->nodes[dropped] = Node{};
@@ -195,10 +199,7 @@ void NativeExecutor::follow(const TaskRef& earlier, const TaskRef& later) {
 // ---- workers ----------------------------------------------------------------------------------
 
 void NativeExecutor::push(size_t worker, TaskRef task) {
-  {
-    const std::lock_guard lock(workers_[worker]->mutex);
-    workers_[worker]->tasks.push_back(std::move(task));
-  }
+  workers_[worker]->ready.push(std::move(task));
   ready_.fetch_add(1);
   if (sleepers_.load() > 0) {
     const std::lock_guard lock(sleep_mutex_);
@@ -206,14 +207,10 @@ void NativeExecutor::push(size_t worker, TaskRef task) {
   }
 }
 
-// The newest of its own tasks (its data is warm), or else the oldest of another worker's.
+// One of its own tasks, or else another worker's.
 TaskRef NativeExecutor::take(size_t worker) {
   for (size_t i = 0; i < workers_.size(); ++i) {
-    Worker& victim = *workers_[(worker + i) % workers_.size()];
-    const std::lock_guard lock(victim.mutex);
-    if (!victim.tasks.empty()) {
-      TaskRef task = i == 0 ? std::move(victim.tasks.back()) : std::move(victim.tasks.front());
-      i == 0 ? victim.tasks.pop_back() : victim.tasks.pop_front();
+    if (TaskRef task = workers_[(worker + i) % workers_.size()]->ready.pop()) {
       ready_.fetch_sub(1);
       return task;
     }
@@ -244,6 +241,9 @@ TaskRef NativeExecutor::wait_for_task(size_t worker) {
 
 void NativeExecutor::work(size_t worker) {
   c10::setThreadName("tiledev_" + std::to_string(worker));
+  if (pinned_) {
+    pin_this_thread(static_cast<int>(worker));
+  }
   while (TaskRef task = wait_for_task(worker)) {
     while (task) {
       task = run(std::move(task), worker);
@@ -261,6 +261,7 @@ void NativeExecutor::start(const TaskRef& task, size_t worker) {
   } else {
     run.prepare(segment, task.instance->nodes);
   }
+  run.share(segment, workers_.size());
   const size_t helpers = std::min(segment.units(), workers_.size()) - 1;
   for (size_t i = 1; i <= helpers; ++i) {
     push((worker + i) % workers_.size(), task);
@@ -277,7 +278,7 @@ TaskRef NativeExecutor::run(TaskRef task, size_t worker) {
   }
   bool last = false;
   uint32_t unit = 0;
-  while (state.run.claim(segment, unit)) {
+  while (state.run.claim(segment, worker, unit)) {
     run_unit(task, unit, worker, last);
   }
   if (!last) {
@@ -297,6 +298,7 @@ void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker,
   if (segment.wide) {
     wide = std::unique_lock(wide_mutex_);
   }
+  const Unpinned unpinned(pinned_ && !segment.tiled(), static_cast<int>(worker));
   const Trace::Scope traced(trace_, worker, *instance.plan, task.task, unit);
   set_intra_op_threads(segment.tiled() ? 1 : workers());
   last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, {frames, task.task},
@@ -332,6 +334,7 @@ void NativeExecutor::release_nodes(Instance& instance, const Segment& segment) {
 TaskRef NativeExecutor::complete(const TaskRef& task, size_t worker) {
   Instance& instance = *task.instance;
   TaskRef next;
+  // Successors stand in the order of their ranks; the first that is ready runs here, at once.
   const auto release = [&](const TaskRef& ready) {
     if (ready.instance->tasks[ready.task].waiting.fetch_sub(1, std::memory_order_acq_rel) != 1) {
       return;
@@ -429,9 +432,9 @@ std::vector<std::shared_ptr<RunError>> NativeExecutor::take_errors() {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_native_executor(int workers, c10::Allocator& memory) {
+std::unique_ptr<Executor> make_native_executor(int workers, bool pinned, c10::Allocator& memory) {
   TORCH_CHECK_VALUE(workers >= 1, "[init_context] needs at least one worker, got ", workers);
-  return std::make_unique<NativeExecutor>(workers, memory);
+  return std::make_unique<NativeExecutor>(workers, pinned, memory);
 }
 
 }  // namespace tiledev

@@ -60,9 +60,30 @@ void SegmentRun::cancel(const Segment& segment, const std::shared_ptr<RunError>&
   }
 }
 
-bool SegmentRun::claim(const Segment& segment, uint32_t& unit) {
-  unit = next_.fetch_add(1, std::memory_order_relaxed);
-  return unit < segment.units();
+void SegmentRun::share(const Segment& segment, size_t workers) {
+  if (workers > 1 && segment.units() >= workers) {
+    shares_ = workers;
+    taken_ = std::make_unique<std::atomic<uint32_t>[]>(workers);
+  }
+}
+
+bool SegmentRun::claim(const Segment& segment, size_t worker, uint32_t& unit) {
+  const size_t units = segment.units();
+  if (!taken_) {
+    unit = next_.fetch_add(1, std::memory_order_relaxed);
+    return unit < units;
+  }
+  for (size_t i = 0; i < shares_; ++i) {
+    const size_t share = (worker + i) % shares_;
+    const size_t begin = units * share / shares_;
+    const size_t end = units * (share + 1) / shares_;
+    const size_t taken = taken_[share].fetch_add(1, std::memory_order_relaxed);
+    if (begin + taken < end) {
+      unit = static_cast<uint32_t>(begin + taken);
+      return true;
+    }
+  }
+  return false;
 }
 
 // ---- units --------------------------------------------------------------------------------------

@@ -26,8 +26,11 @@ class SegmentRun {
   // Lets every step fail with this error.
   void cancel(const Segment& segment, const std::shared_ptr<RunError>& error);
 
-  // Takes a unit; false if there are none left.
-  bool claim(const Segment& segment, uint32_t& unit);
+  // Deals the units out: each worker has a range of its own, the same in segments of as many units,
+  // so that a tile meets the cache that it was in last. Called once, before the first unit.
+  void share(const Segment& segment, size_t workers);
+  // Takes a unit, of its own or of another worker's; false if there are none left.
+  bool claim(const Segment& segment, size_t worker, uint32_t& unit);
   // Runs it. True if it was the last one to finish: then the caller calls finish().
   bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
                 const FrameSource& frames, Scratch& scratch, c10::Allocator& memory);
@@ -60,7 +63,9 @@ class SegmentRun {
   void mark(const Segment& segment, std::vector<Node>& nodes, size_t step,
             const std::shared_ptr<RunError>& error);
 
-  std::atomic<uint32_t> next_{0};
+  size_t shares_ = 1;
+  std::atomic<uint32_t> next_{0};                   // if there is one share
+  std::unique_ptr<std::atomic<uint32_t>[]> taken_;  // else: of each
   std::atomic<uint32_t> done_{0};
   std::atomic<bool> failed_{false};
   std::mutex mutex_;                               // for what follows

@@ -50,6 +50,7 @@ def init_context(
     max_pending_nodes: int | None = None,
     max_pending_bytes: int | None = None,
     memory_limit: int | None = None,
+    pin_workers: bool = False,
 ) -> None:
     """Makes the context with these settings; call it before the first op on the device.
 
@@ -63,6 +64,8 @@ def init_context(
         max_pending_bytes: a graph whose results take this many bytes is flushed (None: a default).
         memory_limit: bytes that the tensors may take in memory together (None: no limit). An op
             that needs more fails with torch.OutOfMemoryError, which names the largest tensors.
+        pin_workers: bind each worker to a core of its own, so that its tiles stay in that core's
+            cache; for machines that run nothing else. Linux only, ignored elsewhere.
 
     Raises:
         TypeError: an argument has the wrong type.
@@ -79,14 +82,15 @@ def init_context(
     _check_int("ncpu", ncpu, 1, MAX_WORKERS, allowed=-1)
     _check_int("ncuda", ncuda, 0, MAX_WORKERS)
     _check_int("verbose", verbose, 0, 9)
-    if not isinstance(cpu_fallback, bool):
-        raise TypeError(f"[init_context] got cpu_fallback={cpu_fallback!r}; pass True or False")
+    for name, value in (("cpu_fallback", cpu_fallback), ("pin_workers", pin_workers)):
+        if not isinstance(value, bool):
+            raise TypeError(f"[init_context] got {name}={value!r}; pass True or False")
     nodes = _limit("max_pending_nodes", max_pending_nodes)
     nbytes = _limit("max_pending_bytes", max_pending_bytes)
     memory = _limit("memory_limit", memory_limit)
     if ncuda > 0:
         _refuse_cuda(ncuda)
-    _C.init_context(ncpu, ncuda, cpu_fallback, verbose, nodes, nbytes, memory)
+    _C.init_context(ncpu, ncuda, cpu_fallback, verbose, nodes, nbytes, memory, pin_workers)
 
 
 def _limit(name: str, value: int | None) -> int:

@@ -1,5 +1,6 @@
 """The functions of the package `tiledev`: settings, flushes, statistics and modes."""
 
+import os
 import warnings
 
 import pytest
@@ -51,6 +52,7 @@ class TestSettings:
             ({"max_pending_bytes": -1}, ValueError),
             ({"memory_limit": 0}, ValueError),
             ({"memory_limit": "4GiB"}, TypeError),
+            ({"pin_workers": 1}, TypeError),
         ],
     )
     def test_bad_arguments_are_named(self, fresh, arguments, error):
@@ -351,3 +353,27 @@ class TestInformation:
     def test_everything_public_is_documented(self):
         for name in tiledev.__all__:
             assert getattr(tiledev, name).__doc__, name
+
+
+@pytest.mark.skipif(
+    not hasattr(os, "sched_getaffinity"), reason="threads can be bound on Linux only"
+)
+def test_pinned_workers():
+    code = """
+        import os, pathlib, torch, tiledev
+        tiledev.init_context(ncpu=2, pin_workers=True)
+        x = torch.randn(300, 300, device="tiledev")
+        whole, tiled = torch.linalg.inv(x).sum(), (torch.randn(2000, 500, device="tiledev") + 1).sum()
+        tiledev.wait()
+        cores = {"tiledev_0": [], "tiledev_1": []}
+        for task in pathlib.Path("/proc/self/task").iterdir():
+            name = (task / "comm").read_text().strip()
+            if name in cores:  # threads that an op has started inherit the name
+                cores[name].append(os.sched_getaffinity(int(task.name)))
+        mine = sorted(os.sched_getaffinity(0))
+        for index, found in enumerate(cores.values()):
+            assert {mine[index % len(mine)]} in found, cores
+            assert all(core in ({mine[index % len(mine)]}, set(mine)) for core in found), cores
+        print("ok")
+    """
+    assert scripts.check(code) == "ok\n"
