@@ -19,7 +19,9 @@ from lightning.pytorch.callbacks import DeviceStatsMonitor, ModelCheckpoint  # n
 
 pytestmark = [
     pytest.mark.usefixtures("no_fallback"),
-    pytest.mark.filterwarnings("ignore:.*num_workers.*", "ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings(
+        "ignore:.*does not have many workers", "ignore:.*LeafSpec", "ignore:.*ckpt_path"
+    ),
 ]
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
 
@@ -187,7 +189,7 @@ class TestChoice:
             accelerator=TiledevAccelerator(), max_steps=1, logger=False, default_root_dir=tmp_path
         )
         with pytest.raises(ValueError, match=r"trains on 'cpu'.*strategy=TiledevStrategy\(\)"):
-            its.fit(Classifier(), loader())
+            its.fit(Classifier(), loader(), loader())
 
     def test_devices(self):
         with pytest.raises(ValueError, match="devices=2: there is one device tiledev"):
