@@ -22,13 +22,13 @@ def samples(count: int = 40) -> torch.utils.data.TensorDataset:
     return torch.utils.data.TensorDataset(x, x[:, :CLASSES].argmax(dim=1))
 
 
-def language_model() -> nn.Module:
-    """A GPT-2 of two layers, without dropout."""
+def language_model(dropout: float = 0.0) -> nn.Module:
+    """A GPT-2 of two layers."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    dropout = {"resid_pdrop": 0.0, "attn_pdrop": 0.0, "embd_pdrop": 0.0}
+    dropouts = dict.fromkeys(("resid_pdrop", "attn_pdrop", "embd_pdrop"), dropout)
     sizes = {"vocab_size": 50, "n_positions": 16, "n_embd": 32, "n_layer": 2, "n_head": 2}
-    config = GPT2Config(**sizes, **dropout, bos_token_id=0, eos_token_id=0)
+    config = GPT2Config(**sizes, **dropouts, bos_token_id=0, eos_token_id=0)
     config.loss_type = "ForCausalLM"
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)

@@ -199,3 +199,14 @@ class TestChoice:
         from tests.device.scripts import check
 
         check("import sys, torch, tiledev; assert 'lightning' not in sys.modules")
+
+
+@pytest.mark.tiledev_only
+def test_docstring():
+    import doctest
+
+    from tiledev.integrations import lightning
+
+    results = doctest.testmod(lightning)
+    assert results.attempted > 3
+    assert results.failed == 0

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests import support
 from tests.ecosystem import networks
 
 pytest.importorskip("tensorboard", reason="tensorboard, of the extra `ecosystem`, is not installed")
@@ -78,3 +79,54 @@ def test_the_rest(logged):
 def test_embedding(logged, tmp_path):
     got, want = (next((tmp_path / place).rglob("tensors.tsv")) for place in ("device", "cpu"))
     assert got.read_text() == want.read_text()
+
+
+def scalars(folder):
+    """All scalars under a folder, by name."""
+    (file,) = folder.rglob("events.out.tfevents.*")
+    events = EventAccumulator(str(file))
+    events.Reload()
+    names = events.Tags()["scalars"]
+    return {name: [event.value for event in events.Scalars(name)] for name in names}
+
+
+def test_trainer(choose_device, monkeypatch, tmp_path):
+    transformers = pytest.importorskip("transformers", reason="transformers, of `ecosystem`")
+    found = []
+    for device in (support.DEVICE, "cpu"):
+        choose_device(device)
+        folder = tmp_path / device
+        monkeypatch.setenv("TENSORBOARD_LOGGING_DIR", str(folder))
+        options = {"max_steps": 3, "logging_steps": 1, "save_strategy": "no", "disable_tqdm": True}
+        arguments = transformers.TrainingArguments(
+            str(folder), report_to=["tensorboard"], **options
+        )
+        data = networks.Sentences()
+        transformers.Trainer(networks.language_model(), arguments, train_dataset=data).train()
+        found.append(scalars(folder))
+    got, want = found
+    assert got.keys() == want.keys()
+    assert len(got["train/loss"]) == 3
+    assert got["train/loss"] == pytest.approx(want["train/loss"], abs=1e-4)
+
+
+@pytest.mark.tiledev_only
+def test_lightning(tmp_path):
+    pl = pytest.importorskip("lightning.pytorch", reason="lightning, of `ecosystem`")
+    from lightning.pytorch.loggers import TensorBoardLogger
+
+    from tests.ecosystem import test_lightning
+
+    for device in ("tiledev", "cpu"):
+        pl.Trainer(
+            **test_lightning.where(device),
+            max_steps=3,
+            log_every_n_steps=1,
+            logger=TensorBoardLogger(tmp_path / device),
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+        ).fit(test_lightning.Classifier(), test_lightning.loader(), test_lightning.loader())
+    got, want = (scalars(tmp_path / device)["loss"] for device in ("tiledev", "cpu"))
+    assert len(got) == 3
+    assert got == pytest.approx(want, abs=1e-4)

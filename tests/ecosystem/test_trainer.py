@@ -5,6 +5,7 @@ import torch
 
 from tests import support
 from tests.ecosystem import networks
+from tests.ecosystem.test_docs import sections
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers, of the extra `ecosystem`, is not installed"
@@ -96,6 +97,27 @@ def test_resume(train):
     networks.assert_states(resumed.model.state_dict(), whole.model.state_dict())
 
 
+@pytest.mark.tiledev_only
+def test_resume_with_dropout(choose_device, tmp_path):
+    """Trainer does not keep the device's generator; the callback of docs/ecosystem.md does."""
+    choose_device("tiledev")
+    names = {}
+    exec(sections()["Hugging Face Trainer"][1], names)
+
+    def run(resume, *callbacks):
+        model = networks.language_model(dropout=0.3)
+        trainer = make(tmp_path, model, save_strategy="steps", save_steps=3)
+        for callback in callbacks:
+            trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=f"{tmp_path}/checkpoint-3" if resume else None)
+        return losses(trainer)
+
+    keep = names["KeepGenerator"]()
+    whole = run(False, keep)
+    assert torch.equal(run(True, keep), whole)
+    assert not torch.equal(run(True), whole)  # needs no callback any more: change the page
+
+
 def test_keep_the_best(train):
     """`load_best_model_at_end` loads into a model on the device."""
     steps = {"eval_strategy": "steps", "save_strategy": "steps", "eval_steps": 3, "save_steps": 3}
@@ -114,6 +136,16 @@ def test_bfloat16(train, monkeypatch):
     assert got.accelerator.mixed_precision == "bf16"
     torch.testing.assert_close(losses(got), losses(want), rtol=0, atol=0.01)
     assert not torch.allclose(losses(got), losses(exact), rtol=0, atol=1e-6)
+
+
+def test_devices_by_name(device, tmp_path):
+    kind = type(networks.language_model())
+    networks.language_model().save_pretrained(tmp_path)
+    model = kind.from_pretrained(tmp_path, device_map=support.DEVICE)
+    assert model.device.type == device.type
+    pipe = transformers.pipeline("text-generation", str(tmp_path), device=support.DEVICE)
+    assert pipe.model.device.type == pipe.device.type == device.type
+    assert kind.from_pretrained(tmp_path, device_map="auto").device.type == "cpu"
 
 
 @pytest.mark.tiledev_only
