@@ -1,5 +1,8 @@
 """Small networks and data that the tests of all libraries share, always from the same seeds."""
 
+import functools
+from collections.abc import Iterable
+
 import torch
 from torch import nn
 
@@ -7,12 +10,20 @@ CLOSE = {"rtol": 0.0, "atol": 1e-4}
 CLASSES = 3
 
 
-def classifier(normalized: bool = True) -> nn.Sequential:
+def classifier() -> nn.Sequential:
     """Two layers on 8 features, with batch norm between them."""
     with torch.random.fork_rng(devices=()):
         torch.manual_seed(0)
-        norm = nn.BatchNorm1d(16) if normalized else nn.Identity()
-        return nn.Sequential(nn.Linear(8, 16), norm, nn.ReLU(), nn.Linear(16, CLASSES))
+        layers = [nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, CLASSES)]
+        return nn.Sequential(*layers)
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    """AdamW with an eps above the rounding of gradients that are 0 in exact numbers.
+
+    Such is the gradient of a bias that batch norm takes away again.
+    """
+    return torch.optim.AdamW(parameters, lr=1e-2, eps=1e-4)
 
 
 def samples(count: int = 40) -> torch.utils.data.TensorDataset:
@@ -59,5 +70,8 @@ def assert_states(got: dict, want: dict, **tolerance: float) -> None:
     assert got.keys() == want.keys()
     for name, value in want.items():
         torch.testing.assert_close(
-            got[name], value, **(tolerance or {"rtol": 0.0, "atol": 0.0}), msg=f"{name} differs"
+            got[name],
+            value,
+            **(tolerance or {"rtol": 0.0, "atol": 0.0}),
+            msg=functools.partial("{}: {}".format, name),
         )

@@ -24,7 +24,7 @@ class Run:
         self.accelerator = accelerate.Accelerator(**options)
         self.device = self.accelerator.device  # it is one for all accelerators of a process
         model = networks.classifier()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        optimizer = networks.adamw(model.parameters())
         scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
         loader = DataLoader(networks.samples(), batch_size=8, pin_memory=True)
         self.model, self.optimizer, self.loader, self.scheduler = self.accelerator.prepare(

@@ -55,7 +55,7 @@ class Classifier(pl.LightningModule):
         return self(batch[0])
 
     def configure_optimizers(self):
-        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        optimizer = networks.adamw(self.parameters())
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)]
 
 
