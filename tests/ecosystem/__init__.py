@@ -1,0 +1,1 @@
+"""Other libraries on the device, each against itself on the CPU: docs/ecosystem.md."""
