@@ -243,10 +243,12 @@ class TestLimit:
 
     def test_the_cache_makes_room(self, limited):
         allowed = tiledev._C.context_settings()["memory_limit"]
+        torch.tiledev.empty_cache()
         torch.tiledev.reset_peak_memory_stats()
+        others = torch.tiledev.memory_reserved()  # scratch that workers keep from earlier tests
         for mib in (30, 40, 50, 20, 60):
             assert zeros(mib * FLOATS).sum().item() == 0
-        assert torch.tiledev.max_memory_reserved() <= allowed + MIB
+        assert torch.tiledev.max_memory_reserved() <= allowed + others + MIB
         assert stats("num_alloc_retries") == [0]
 
     def test_errors_are_counted(self, limited):
