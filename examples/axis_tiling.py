@@ -1,23 +1,27 @@
 """Axes, names and tiles, step by step.
 
-What it shows: which dimensions of a step tiledev takes for one axis, how to name them, how to choose
-the tiles, what the plan does with them, and that results stay the same.
+What it shows: which dimensions of a step tiledev takes for one axis, how to name them, how to
+choose the tiles, what the plan does with them, and that results stay the same.
 
     python examples/axis_tiling.py
     python examples/axis_tiling.py --steps 5 --compare
 
 Each part trains the same network from the same weights under another tiling, on 6000 rows of noise.
-It prints the axis groups of a step, what the plan of that step does and the losses. The second part
-begins so:
+It prints the axis groups of a step, what the plan of that step does and the losses. The third part
+prints, among others:
 
-    2. Names: one for the rows of x, one for the width between the layers
-    Pending graph: nodes=10, tensors=..., axis_groups=..., tiled=0/...
-    Axis groups:
-      extent=6000 name='rows' tiles=auto members=10
-      extent=256 name='width' tiles=auto members=...
+    3. Tiles of 1500 rows
+      extent=256 name='width' tiles=auto members=10
+      extent=6000 name='rows' tiles=1500,1500,1500,1500 members=10
+      ...
+      1: 13 ops, 4 tiles of 6000 units in 4 lanes, reads 1.6 MiB, ...
+          addmm, relu, addmm, _log_softmax, nll_loss_forward, nll_loss_backward, ...
 
 The name that one dimension of x got stands for the rows of ten tensors: activations, gradients and
-labels. With device cpu, which has no axis groups, the parts only print their losses.
+labels; and the ops that walk them run one after the other on each tile. In the fifth part they walk
+the width instead, so that the loss, which needs whole rows, parts them.
+
+With device cpu, which has no axis groups, the parts only print their losses.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from common import Losses, main
 from torch import Tensor, nn
 
 import tiledev
+from common import Losses, main
 from tiledev.training import cross_entropy
 
 ROWS, FEATURES, WIDTH, CLASSES = 6000, 64, 256, 10
@@ -98,14 +102,14 @@ def train_part(part: Part, device: str, steps: int, seed: int, on_tiledev: bool)
     """Trains from the seed's weights under one tiling; returns the loss of each step."""
     torch.manual_seed(seed)
     x, labels = torch.randn(ROWS, FEATURES), torch.randint(CLASSES, (ROWS,))
-    layers = [nn.Linear(FEATURES, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES)]
-    model = nn.Sequential(*layers).to(device)
+    first, last = nn.Linear(FEATURES, WIDTH), nn.Linear(WIDTH, CLASSES)
+    model = nn.Sequential(first, nn.ReLU(), last).to(device)
     x, labels = x.to(device), labels.to(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
 
     if on_tiledev:
         if part.named:
-            name_axes(x, model[0].weight)
+            name_axes(x, first.weight)
         part.tile()
     losses = Losses(device, every=steps)
     for step in range(steps):

@@ -4,16 +4,16 @@ What it shows: a training loop that reads nothing back between its printed lines
 clips gradients inside its step, and sampling whose every step has the same shapes, so that one plan
 serves for all of them.
 
-    python examples/char_gpt.py                # 800 steps: half a minute
+    python examples/char_gpt.py                # 800 steps: about a minute
     python examples/char_gpt.py --steps 20 --compare
 
-Prints the mean loss of each 50 steps and 300 characters. A loss of 3.8 is a guess among all 44
-characters; it falls below 1 as the network learns the words of the story:
+Prints the mean loss of each 50 steps, and 300 characters. The loss starts near 3.8, a guess among
+all 44 characters; it falls below 1 as the network learns the words of the story by heart:
 
-    [tiledev] step   50  loss 2.7
+    [tiledev] step   50  loss 2.5
     ...
     [tiledev] step  800  loss 0.2
-    The lamp was lit at six. ...
+    ... "I turned the wheel," said Marta, "and the bird turned me." ...
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import sys
 from pathlib import Path
 
 import torch
-from common import Losses, main
 from torch import Tensor
 
+from common import Losses, main
 from tiledev.models import GPT, GPTConfig
 from tiledev.training import AdamW, cross_entropy
 

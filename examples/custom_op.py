@@ -8,15 +8,16 @@ docs/custom_ops.md explains each of them.
     python examples/custom_op.py --steps 10 --compare
 
 Prints what was recorded and the plan of a step, in which the op and its gradient stand in one
-segment with the products of matrices around them, then the loss as the network learns a sine:
+segment with the products of matrices around them (without the rules each would run whole, and
+its megabytes would go through memory), then the loss as the network learns a sine:
 
     recorded: ['aten::addmm', 'mylib::squareplus', 'aten::addmm']
     ...
-      1: 11 ops, 4 tiles of 4096 units in 2 lanes, ...
-          addmm, squareplus, addmm, mse_loss, ..., squareplus_backward, ...
-    [tiledev] step   50  loss 0.2
+      1: 12 ops, 8 tiles of 4096 units in 2 lanes, reads 32.8 KiB, writes 776 B, ...
+          addmm, mylib::squareplus, addmm, mse_loss, ..., mylib::squareplus_backward, mm, sum
+    [tiledev] step   50  loss 0.6
     ...
-    [tiledev] step  300  loss 0.0
+    [tiledev] step  300  loss 0.1
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from common import Losses, main
 from torch import Tensor, nn
 from torch.library import custom_op, opcheck
 
 import tiledev
+from common import Losses, main
 
 ROWS, WIDTH = 4096, 64
 
@@ -73,7 +74,8 @@ def keep_input(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 def backward(ctx: Any, grad: Tensor) -> Tensor:
     """Returns the gradient of x."""
     (x,) = ctx.saved_tensors
-    return squareplus_backward(grad, x)
+    result: Tensor = squareplus_backward(grad, x)
+    return result
 
 
 squareplus.register_autograd(backward, setup_context=keep_input)
@@ -90,7 +92,8 @@ class Squareplus(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns a tensor of the same shape."""
-        return squareplus(x)
+        result: Tensor = squareplus(x)
+        return result
 
 
 def check(device: str) -> None:

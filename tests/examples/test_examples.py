@@ -107,7 +107,9 @@ def test_axis_tiling_shows_what_a_tiling_does(load, capsys):
     assert "4 tiles of 6000 units" in parts[2]
     assert "3 tiles of 6000 units" in parts[3]
     assert "4 tiles of 256 units" in parts[4]
-    assert "ValueError: [set_axis_group_tiling] the tiles 1000,2000 of axis group 'rows'" in parts[5]
+    assert (
+        "ValueError: [set_axis_group_tiling] the tiles 1000,2000 of axis group 'rows'" in parts[5]
+    )
     assert "tiles=auto" in parts[5]
     assert "tiled=0/" in parts[5]
 
