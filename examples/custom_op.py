@@ -112,7 +112,7 @@ def train(device: str, steps: int, seed: int) -> list[float]:
     x = torch.linspace(-3, 3, ROWS).unsqueeze(1)
     inputs, wanted = x.to(device), x.mul(2).sin().to(device)
     model = nn.Sequential(nn.Linear(1, WIDTH), Squareplus(), nn.Linear(WIDTH, 1)).to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     if on_tiledev:
         tiledev.execute()  # what comes now is recorded alone
         model(inputs)

@@ -21,7 +21,7 @@ SIZES = {
     "digits_convnet": (1, "of 360 unseen digits are read right"),
     "finetune_minilm": (1, "right: "),
     "axis_tiling": (2, "tiles=1000,2000,3000 members=10"),
-    "custom_op": (12, "recorded: ['aten::addmm', 'mylib::squareplus', 'aten::addmm']"),
+    "custom_op": (40, "recorded: ['aten::addmm', 'mylib::squareplus', 'aten::addmm']"),
 }
 NEEDS = {
     "digits_convnet": ("sklearn",),
@@ -72,11 +72,9 @@ def test_losses_are_those_of_the_cpu(name, load, capsys):
         assert shown in printed
 
 
-@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("name", sorted(SIZES.keys() - {"finetune_minilm"}))  # seconds
 def test_another_seed_is_another_run(name, load):
     """A comparison of losses that do not depend on the run would show nothing."""
-    if name == "finetune_minilm":
-        pytest.skip("seconds; its batches are drawn like those of the others")
     example = load(name)
     first, second = (example.train("cpu", 1, seed) for seed in (1, 2))
     assert first != pytest.approx(second, rel=TOLERANCE, abs=0)
