@@ -1,0 +1,1 @@
+"""The scripts in examples/, each at a small size."""
