@@ -14,9 +14,9 @@ def tile_rule(op: str, rule: str) -> None:
     in one chain with the ops around it, like PyTorch's own ops. The op's CPU kernel must therefore
     take inputs with strides, and give for a part of the inputs that part of its results.
 
-    The rule is a line of index notation (docs/architecture.md, Tile rules and axes): the op's tensor
-    arguments in the order of its schema, an arrow, its results. Letters are axes; one that is
-    missing on the right is reduced, and is cut only if the rule says how the parts come together.
+    The rule is a line of index notation (docs/architecture.md, Tile rules and axes): the op's
+    tensor arguments in the order of its schema, an arrow, its results. Letters are axes; one that
+    is missing on the right is reduced, and is cut only if the rule says how the parts come together.
 
     Args:
         op: the op's name, as `"mylib::op"` (all overloads) or `"mylib::op.overload"`.

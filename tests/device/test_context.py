@@ -363,7 +363,8 @@ def test_pinned_workers():
         import os, pathlib, torch, tiledev
         tiledev.init_context(ncpu=2, pin_workers=True)
         x = torch.randn(300, 300, device="tiledev")
-        whole, tiled = torch.linalg.inv(x).sum(), (torch.randn(2000, 500, device="tiledev") + 1).sum()
+        whole = torch.linalg.inv(x).sum()
+        tiled = (torch.randn(2000, 500, device="tiledev") + 1).sum()
         tiledev.wait()
         cores = {"tiledev_0": [], "tiledev_1": []}
         for task in pathlib.Path("/proc/self/task").iterdir():

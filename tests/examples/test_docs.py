@@ -14,7 +14,6 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"),
 
 
 @pytest.mark.tiledev_only
-@pytest.mark.skipif(not hasattr(tiledev, "tile_rule"), reason="this tiledev has no tile_rule")
 @pytest.mark.filterwarnings("ignore:.*cannot be recorded")
 def test_examples(capsys):
     assert len(BLOCKS) == 4

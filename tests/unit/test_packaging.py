@@ -29,7 +29,8 @@ def test_version(distribution):
 
 
 def test_extras(distribution):
-    assert set(distribution.metadata.get_all("Provides-Extra")) == {"dev", "examples", "test"}
+    extras = {"dev", "ecosystem", "examples", "models", "test"}
+    assert set(distribution.metadata.get_all("Provides-Extra")) == extras
 
 
 @pytest.mark.parametrize("group", ["torch.backends", "torch_dynamo_backends", "console_scripts"])
