@@ -122,6 +122,9 @@ std::map<std::string, int64_t> memory_stats() {
   fill("active_bytes", device.active_bytes);
   fill("inactive_split_bytes", device.inactive_split_bytes);
   fill("requested_bytes", device.requested_bytes);
+  const Gauge& work = session().buffers().counters().work;
+  stats["work_bytes.all.current"] = work.current();
+  stats["work_bytes.all.peak"] = work.peak();
   auto& memory = session().buffers().host_memory();
   const auto [hits, misses] = memory.reuse();
   stats["cached_bytes"] = static_cast<int64_t>(memory.cached_nbytes());

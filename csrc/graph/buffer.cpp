@@ -72,18 +72,33 @@ void BufferPool::set_limit(int64_t nbytes) {
 }
 
 void BufferPool::charge(size_t nbytes) {
-  if (!counters_.allocated.add_within(static_cast<int64_t>(nbytes), limit())) {
+  const int64_t most = limit() == kNoLimit ? kNoLimit : limit() - counters_.work.current();
+  if (!counters_.allocated.add_within(static_cast<int64_t>(nbytes), most)) {
     refuse(nbytes, true);
   }
   counters_.buffers.add(1);
 }
 
-// What the limit leaves for the cache.
-size_t BufferPool::cache_room() const {
+int64_t BufferPool::room() const {
   if (limit() == kNoLimit) {
-    return SIZE_MAX;
+    return kNoLimit;
   }
-  return static_cast<size_t>(std::max(limit() - counters_.allocated.current(), int64_t{0}));
+  return std::max(limit() - counters_.allocated.current() - counters_.work.current(), int64_t{0});
+}
+
+size_t BufferPool::cache_room() const {
+  return limit() == kNoLimit ? SIZE_MAX : static_cast<size_t>(room());
+}
+
+c10::DataPtr BufferPool::take_for_work(size_t nbytes) {
+  if (static_cast<int64_t>(nbytes) > room()) {
+    refuse(nbytes, true);
+  }
+  c10::DataPtr data = host_memory_.try_allocate(nbytes, cache_room());
+  if (!data && nbytes > 0) {
+    refuse(nbytes, false);
+  }
+  return data;
 }
 
 c10::Storage BufferPool::allocate(size_t nbytes) {
@@ -131,9 +146,7 @@ void Buffer::adopt(c10::Storage memory) {
 }
 
 void Buffer::check_room() const {
-  const int64_t limit = pool_->limit();
-  if (limit != BufferPool::kNoLimit && !has_memory() &&
-      static_cast<int64_t>(nbytes_) > limit - pool_->counters().allocated.current()) {
+  if (!has_memory() && static_cast<int64_t>(nbytes_) > pool_->room()) {
     pool_->refuse(nbytes_, true);
   }
 }

@@ -16,6 +16,7 @@
 #include "graph/host_memory.h"
 #include "graph/memory_counters.h"
 #include "graph/out_of_memory.h"
+#include "graph/work_memory.h"
 
 namespace tiledev {
 
@@ -117,13 +118,17 @@ class BufferPool {
   const AddressSpace& addresses() const { return addresses_; }
   MemoryCounters& counters() { return counters_; }
   HostMemory& host_memory() { return host_memory_; }
+  WorkMemory& work_memory() { return work_memory_; }
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   // The live buffer at an address, or null. Walks all of them: for rare needs only.
   c10::intrusive_ptr<Buffer> find(uintptr_t address);
   // The live buffers that have the most memory, largest first.
   std::vector<LiveBuffer> largest();
 
-  // How many bytes the buffers may have; the cache shrinks before they reach that.
+  // Memory for a task itself; see WorkMemory. Throws OutOfMemory.
+  c10::DataPtr take_for_work(size_t nbytes);
+
+  // How many bytes buffers and tasks may have; the cache shrinks before they reach that.
   void set_limit(int64_t nbytes);
   int64_t limit() const { return limit_.load(std::memory_order_relaxed); }
 
@@ -137,6 +142,7 @@ class BufferPool {
   // Counts bytes that a buffer gets; throws OutOfMemory if they are too many.
   void charge(size_t nbytes);
   c10::Storage allocate(size_t nbytes);  // charges as well
+  int64_t room() const;                  // what the limit leaves
   size_t cache_room() const;
   [[noreturn]] void refuse(size_t nbytes, bool by_limit);
   std::mutex& memory_mutex(uint64_t id) { return memory_mutexes_[id % kMutexes]; }
@@ -144,6 +150,7 @@ class BufferPool {
   AddressSpace addresses_;
   MemoryCounters counters_;
   HostMemory host_memory_{counters_};
+  WorkMemory work_memory_{*this};
   std::atomic<int64_t> limit_{kNoLimit};
   std::atomic<uint64_t> next_id_{1};
   std::mutex memory_mutexes_[kMutexes];

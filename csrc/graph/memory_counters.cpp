@@ -35,13 +35,13 @@ void Gauge::reset_accumulated() {
 }
 
 void MemoryCounters::reset_peak() {
-  for (Gauge* gauge : {&allocated, &buffers, &reserved, &segments}) {
+  for (Gauge* gauge : {&allocated, &buffers, &reserved, &segments, &work}) {
     gauge->reset_peak();
   }
 }
 
 void MemoryCounters::reset_accumulated() {
-  for (Gauge* gauge : {&allocated, &buffers, &reserved, &segments}) {
+  for (Gauge* gauge : {&allocated, &buffers, &reserved, &segments, &work}) {
     gauge->reset_accumulated();
   }
   retries = failures = 0;

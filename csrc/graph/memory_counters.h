@@ -32,6 +32,7 @@ struct MemoryCounters {
   Gauge buffers;    // those buffers
   Gauge reserved;   // bytes that came from the system: in use, cached, or adopted from ATen
   Gauge segments;   // the pieces in which they came
+  Gauge work;       // bytes of scratch and partial results
   std::atomic<int64_t> live_buffers{0};  // with and without memory
   std::atomic<int64_t> retries{0};       // the system refused until the cache was given back
   std::atomic<int64_t> failures{0};      // out-of-memory errors

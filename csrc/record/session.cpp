@@ -90,7 +90,7 @@ void Session::configure(const Settings& settings) {
 Executor& Session::executor() {
   if (!executor_) {
     const int workers = settings_.workers > 0 ? settings_.workers : at::get_num_threads();
-    executor_ = make_native_executor(workers, settings_.pin_workers, buffers_.host_memory());
+    executor_ = make_native_executor(workers, settings_.pin_workers, buffers_.work_memory());
     executor_ready_ = true;
     touched_.store(true, std::memory_order_relaxed);
   }

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <c10/core/Allocator.h>
-
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -10,6 +8,7 @@
 
 #include "compile/plan.h"
 #include "graph/node.h"
+#include "graph/work_memory.h"
 #include "runtime/trace.h"
 
 namespace tiledev {
@@ -56,6 +55,6 @@ class Executor {
 };
 
 // CPU threads as workers. `workers` >= 1; `memory` is for what they need beside the buffers.
-std::unique_ptr<Executor> make_native_executor(int workers, bool pinned, c10::Allocator& memory);
+std::unique_ptr<Executor> make_native_executor(int workers, bool pinned, WorkMemory& memory);
 
 }  // namespace tiledev

@@ -31,12 +31,16 @@ const View& view_at(const Step& step, size_t t) {
 
 const c10::Storage& Scratch::reserve(int64_t nbytes, c10::Allocator& memory) {
   if (nbytes > nbytes_ || !storage_) {
-    storage_ = {};
-    nbytes_ = 0;
+    release();
     storage_ = c10::Storage(c10::Storage::use_byte_size_t{}, nbytes, &memory, /*resizable=*/false);
     nbytes_ = nbytes;
   }
   return storage_;
+}
+
+void Scratch::release() {
+  storage_ = {};
+  nbytes_ = 0;
 }
 
 Frame::Frame(const Segment& segment) : segment_(segment), steps_(segment.steps.size()) {
@@ -191,6 +195,15 @@ void Frame::release() {
       if (frame.args[arg].isTensor() || frame.args[arg].isList()) {
         frame.args[arg] = c10::IValue();
       }
+    }
+  }
+}
+
+void Frame::release_scratch() {
+  for (StepFrame& frame : steps_) {
+    frame.scratch = nullptr;
+    for (const uint32_t t : frame.over_scratch) {
+      frame.tensors[t].unsafeGetTensorImpl()->set_storage_keep_dtype(no_memory());
     }
   }
 }

@@ -20,6 +20,7 @@ class Scratch {
  public:
   // At least this much, from now on; what was there is lost.
   const c10::Storage& reserve(int64_t nbytes, c10::Allocator& memory);
+  void release();
 
  private:
   c10::Storage storage_;
@@ -40,8 +41,9 @@ class Frame {
   void set_tile(int64_t begin, int64_t end);
   // Runs a step on the tile. `first` in its lane: partial results start here.
   void run(size_t i, bool first);
-  // Lets go of the memory of buffers.
+  // Lets go of the memory of buffers, and of scratch.
   void release();
+  void release_scratch();
 
  private:
   struct StepFrame {

@@ -22,7 +22,7 @@ namespace {
 
 class NativeExecutor final : public Executor {
  public:
-  NativeExecutor(int workers, bool pinned, c10::Allocator& memory);
+  NativeExecutor(int workers, bool pinned, WorkMemory& memory);
   ~NativeExecutor() override;
 
   void submit(PlanPtr plan, std::vector<Node> nodes) override;
@@ -59,8 +59,8 @@ class NativeExecutor final : public Executor {
   void release_nodes(Instance& instance, const Segment& segment);
   void task_done(Instance& instance);
 
-  c10::Allocator& memory_;  // for scratch and partial results
-  const bool pinned_;       // each worker to a core
+  WorkMemory& memory_;  // for scratch and partial results
+  const bool pinned_;   // each worker to a core
   std::vector<std::unique_ptr<Worker>> workers_;
   std::mutex submit_mutex_;
 
@@ -88,7 +88,7 @@ class NativeExecutor final : public Executor {
   std::atomic<uint64_t> tasks_run_{0}, tasks_failed_{0}, tasks_skipped_{0};
 };
 
-NativeExecutor::NativeExecutor(int workers, bool pinned, c10::Allocator& memory)
+NativeExecutor::NativeExecutor(int workers, bool pinned, WorkMemory& memory)
     : memory_(memory), pinned_(pinned && can_pin()) {
   for (int i = 0; i < workers; ++i) {
     workers_.push_back(std::make_unique<Worker>());
@@ -432,7 +432,7 @@ std::vector<std::shared_ptr<RunError>> NativeExecutor::take_errors() {
 
 }  // namespace
 
-std::unique_ptr<Executor> make_native_executor(int workers, bool pinned, c10::Allocator& memory) {
+std::unique_ptr<Executor> make_native_executor(int workers, bool pinned, WorkMemory& memory) {
   TORCH_CHECK_VALUE(workers >= 1, "[init_context] needs at least one worker, got ", workers);
   return std::make_unique<NativeExecutor>(workers, pinned, memory);
 }

@@ -89,7 +89,7 @@ bool SegmentRun::claim(const Segment& segment, size_t worker, uint32_t& unit) {
 // ---- units --------------------------------------------------------------------------------------
 
 const std::vector<c10::Storage>* SegmentRun::partials_of(const Segment& segment, uint32_t unit,
-                                                         size_t step, c10::Allocator& allocator) {
+                                                         size_t step, WorkMemory& allocator) {
   if (segment.lanes == 0 || unit == 0) {
     return nullptr;  // the first lane accumulates in the result itself
   }
@@ -147,7 +147,7 @@ void SegmentRun::fail(const Segment& segment, size_t step, const std::vector<Nod
 }
 
 bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
-                          const FrameSource& frames, Scratch& scratch, c10::Allocator& allocator) {
+                          const FrameSource& frames, Scratch& scratch, WorkMemory& allocator) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   std::unique_ptr<Frame> frame;
   try {
@@ -155,19 +155,29 @@ bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint
     run_tiles(segment, nodes, unit, *frame, scratch.reserve(segment.scratch_bytes, allocator),
               allocator);
   } catch (...) {
-    for (size_t i = 0; i < segment.steps.size(); ++i) {
-      fail(segment, i, nodes);  // there is no memory for what all steps need
+    fail(segment, 0, nodes);  // there is no memory for what all steps need
+    const std::lock_guard lock(mutex_);
+    for (auto& error : errors_) {
+      error = error ? error : errors_[0];
     }
   }
   if (frame) {
     frame->release();
+    // A kept frame would keep the block alive after the worker has taken a larger one.
+    constexpr int64_t kWorthKeeping = 64 << 10;
+    if (allocator.scarce() || segment.scratch_bytes > kWorthKeeping) {
+      frame->release_scratch();
+    }
+    if (allocator.scarce()) {
+      scratch.release();
+    }
     frames.give_back(std::move(frame));
   }
   return done_.fetch_add(1, std::memory_order_acq_rel) + 1 == segment.units();
 }
 
 void SegmentRun::run_tiles(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
-                           Frame& frame, const c10::Storage& scratch, c10::Allocator& allocator) {
+                           Frame& frame, const c10::Storage& scratch, WorkMemory& allocator) {
   const size_t tiles = segment.tiles();
   const size_t begin = segment.lanes > 0 ? unit * tiles / segment.lanes : unit;
   const size_t end = segment.lanes > 0 ? (unit + 1) * tiles / segment.lanes : unit + 1;

@@ -33,14 +33,14 @@ class SegmentRun {
   bool claim(const Segment& segment, size_t worker, uint32_t& unit);
   // Runs it. True if it was the last one to finish: then the caller calls finish().
   bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
-                const FrameSource& frames, Scratch& scratch, c10::Allocator& memory);
+                const FrameSource& frames, Scratch& scratch, WorkMemory& memory);
   // Combines partial results and hands errors to the buffers that the failed steps should have
   // written.
   Outcome finish(const Segment& segment, std::vector<Node>& nodes);
 
  private:
   void run_tiles(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, Frame& frame,
-                 const c10::Storage& scratch, c10::Allocator& memory);
+                 const c10::Storage& scratch, WorkMemory& memory);
   // Runs f for a step unless it or what it needs has failed; an exception is the step's error.
   template <typename F>
   void guarded(const Segment& segment, size_t step, const std::vector<Node>& nodes, F&& f) {
@@ -57,7 +57,7 @@ class SegmentRun {
   void fail(const Segment& segment, size_t step, const std::vector<Node>& nodes);
   void make_errors(const Segment& segment);
   const std::vector<c10::Storage>* partials_of(const Segment& segment, uint32_t unit, size_t step,
-                                               c10::Allocator& memory);
+                                               WorkMemory& memory);
   void combine(const Segment& segment, const std::vector<Node>& nodes);
   void combine_step(const Step& step, size_t i, const std::vector<Node>& nodes);
   void mark(const Segment& segment, std::vector<Node>& nodes, size_t step,

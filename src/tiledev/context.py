@@ -62,7 +62,7 @@ def init_context(
         verbose: 0 is silent; each level above prints more about flushes, plans and tasks.
         max_pending_nodes: a graph of this many nodes is flushed (None: a default).
         max_pending_bytes: a graph whose results take this many bytes is flushed (None: a default).
-        memory_limit: bytes that the tensors may take in memory together (None: no limit). An op
+        memory_limit: bytes that tensors and tasks may take in memory (None: no limit). An op
             that needs more fails with torch.OutOfMemoryError, which names the largest tensors.
         pin_workers: bind each worker to a core of its own, so that its tiles stay in that core's
             cache; for machines that run nothing else. Linux only, ignored elsewhere.

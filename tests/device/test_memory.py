@@ -251,6 +251,31 @@ class TestLimit:
         assert torch.tiledev.max_memory_reserved() <= allowed + others + MIB
         assert stats("num_alloc_retries") == [0]
 
+    def test_scratch_counts(self):
+        tiledev.shutdown_context()
+        tiledev.init_context(2, memory_limit=10 * MIB + torch.tiledev.memory_allocated())
+        x = torch.ones(4 * FLOATS, device="tiledev")
+        tiledev.set_axis_group_name(x, {0: "scratch test"})
+        tiledev.wait()
+
+        def chain(tile):  # its temporaries take two tiles
+            tiledev.set_axis_group_tiling("scratch test", tile)
+            return ((x + 1) * (x + 2) * (x + 3).sqrt()).cpu()
+
+        try:
+            with pytest.raises(torch.OutOfMemoryError, match=r"asked for 8\.0 MiB.*memory_limit"):
+                chain(4 * FLOATS)
+            tiledev.wait()
+            (before,) = stats("work_bytes.all.current")
+            torch.tiledev.reset_peak_memory_stats()
+            assert chain(FLOATS // 4).eq(12).all()
+            now, peak = stats("work_bytes.all.current", "work_bytes.all.peak")
+            assert now <= before  # a little may lie with the kept plans of earlier tests
+            assert 0 < peak - before <= MIB  # two tiles of each worker
+        finally:
+            tiledev.clear_axis_group_tiling("scratch test")
+            tiledev.shutdown_context()
+
     def test_errors_are_counted(self, limited):
         (before,) = stats("num_ooms")
         lost = zeros(65 * FLOATS)
