@@ -292,7 +292,7 @@ def test_out_of_memory_in_training_and_a_smaller_batch(limited):
     big = rows().to(DEVICE).repeat(16, 1)  # 64 MiB
     loss = model(big).square().mean()
     loss.backward()
-    with pytest.raises(torch.OutOfMemoryError, match="asked for .* memory_limit"):
+    with pytest.raises(torch.OutOfMemoryError, match=r"asked for .* memory_limit"):
         tiledev.wait()
     with pytest.raises(torch.OutOfMemoryError):
         loss.item()
