@@ -210,6 +210,41 @@ ErrorKind persist_error(std::exception& error) {
                                                                          : ErrorKind::kStop;
 }
 
+// add_note() shows the note in tracebacks from Python 3.11 on; before that it is an attribute.
+void add_note(PyObject* exception, const std::string& note) {
+  const pybind11::object error = pybind11::reinterpret_borrow<pybind11::object>(exception);
+  try {
+    if (pybind11::hasattr(error, "add_note")) {
+      error.attr("add_note")(note);
+    } else {
+      error.attr("__notes__") = pybind11::make_tuple(note);
+    }
+  } catch (pybind11::error_already_set&) {
+    // An exception that takes no attributes goes without.
+  }
+}
+
+// A Python kernel of another package raises pybind11's or torch's C++ form of a Python exception.
+std::exception_ptr with_note(std::exception& error, const std::string& note) {
+  auto* python = dynamic_cast<python_error*>(&error);
+  auto* bound = dynamic_cast<pybind11::error_already_set*>(&error);
+  if (python == nullptr && bound == nullptr) {
+    return nullptr;
+  }
+  const pybind11::gil_scoped_acquire gil;
+  if (bound != nullptr) {
+    add_note(bound->value().ptr(), note);
+    bound->restore();
+    python_error copy;
+    copy.persist();
+    return std::make_exception_ptr(copy);
+  }
+  if (python->value != nullptr) {
+    add_note(python->value, note);
+  }
+  return std::make_exception_ptr(*python);
+}
+
 }  // namespace
 
 void install_python_bridge() {
@@ -220,6 +255,7 @@ void install_python_bridge() {
   b.restore_interpreter = &restore_interpreter;
   b.check_interrupt = &check_interrupt;
   b.persist_error = &persist_error;
+  b.with_note = &with_note;
 }
 
 }  // namespace tiledev

@@ -37,7 +37,7 @@ enum class Handling : uint8_t {
   kRecord,    // becomes a node
   kFallback,  // runs at once on the host, counted
   kReadout,   // reads values back (equal, item): runs at once, by nature
-  kView,      // a view that nobody implemented: an error
+  kView,      // a view without a kernel of its own: the host finds it
 };
 
 // Everything known about an op before its first call. One for each op, never freed.

@@ -32,6 +32,10 @@ struct Bridge {
   // Makes an exception of the interpreter independent of the interpreter's state, so that it can be
   // kept or dropped, and says what it is.
   ErrorKind (*persist_error)(std::exception&) = [](std::exception&) { return ErrorKind::kError; };
+  // If it is an exception of the interpreter: the same with a note on where it came from. Else
+  // null.
+  std::exception_ptr (*with_note)(std::exception&, const std::string&) =
+      [](std::exception&, const std::string&) { return std::exception_ptr(); };
 };
 
 Bridge& bridge();

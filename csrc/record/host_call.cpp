@@ -111,20 +111,32 @@ class HostCallRunner {
   }
 
   c10::IValue to_device(const c10::IValue& value, const ReturnTraits& ret) {
-    if (ret.alias_arg >= 0) {
+    if (ret.alias_arg >= 0 && traits_.args[ret.alias_arg].written) {
       return args_[ret.alias_arg];
     }
     if (value.isTensor()) {
-      return adopt(value.toTensor());
+      return view_or_copy(value.toTensor());
     }
     if (ret.list && ret.tensor) {
       c10::List<at::Tensor> list;
       for (const c10::IValue& element : value.toListRef()) {
-        list.push_back(adopt(element.toTensor()));
+        list.push_back(view_or_copy(element.toTensor()));
       }
       return list;
     }
     return value;
+  }
+
+  // A view's result lies in the memory of an argument, at the same place as in the argument's
+  // alias.
+  at::Tensor view_or_copy(const at::Tensor& result) {
+    for (size_t i = 0; traits_.handling == Handling::kView && i < aliases_.size(); ++i) {
+      if (result.defined() && aliases_[i].storage().is_alias_of(result.storage())) {
+        return make_tensor(tensors_[i]->storage(), meta_of(*result.unsafeGetTensorImpl()),
+                           result.storage_offset());
+      }
+    }
+    return adopt(result);
   }
 
   at::Tensor adopt(at::Tensor result) {
@@ -164,8 +176,6 @@ class HostCallRunner {
 }  // namespace
 
 void run_on_host(const OpTraits& traits, torch::jit::Stack* stack) {
-  TORCH_CHECK_NOT_IMPLEMENTED(traits.handling != Handling::kView, "[", traits.name,
-                              "] is a view that tiledev does not implement");
   Session::get().check_usable();
   try {
     HostCallRunner(traits, stack).run();

@@ -188,9 +188,12 @@ OpState& state_of(const char* name, const char* overload) {
 void record(OpState& state, torch::jit::Stack* stack) {
   const OpTraits& traits = state.traits;
   const uint32_t location = bridge().capture_location();
-  if (location == kDisplaying || traits.handling == Handling::kReadout ||
-      traits.handling == Handling::kView) {
+  if (location == kDisplaying || traits.handling == Handling::kReadout) {
     run_on_host(traits, stack);
+    return;
+  }
+  if (traits.handling == Handling::kView) {
+    fall_back(traits, stack, "it is a view that the device has no kernel for");
     return;
   }
   if (traits.handling == Handling::kFallback) {

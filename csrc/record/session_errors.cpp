@@ -53,7 +53,10 @@ std::exception_ptr with_context(const std::exception_ptr& exception, BufferPool&
     return exception;
   } catch (const std::bad_alloc&) {
     return out_of_memory("the system has no more", buffers, context);
-  } catch (const std::exception& e) {
+  } catch (std::exception& e) {
+    if (auto noted = bridge().with_note(e, context)) {
+      return noted;
+    }
     return std::make_exception_ptr(
         c10::Error({__func__, __FILE__, __LINE__}, std::string(e.what()) + "\n" + context));
   }

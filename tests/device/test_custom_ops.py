@@ -429,11 +429,6 @@ class TestErrors:
         with pytest.raises(Exception, match=rf"(?s)no luck.*{NAMES}::failing.*test_custom_ops.py"):
             out.cpu()
 
-    @pytest.mark.xfail(
-        support.ON_TILEDEV,
-        strict=True,
-        reason="a worker turns a Python exception into RuntimeError",
-    )
     def test_a_kernel_that_raises_keeps_its_type(self):
         with pytest.raises(ValueError, match="no luck"):
             failing(given(support.DEVICE, 2)).cpu()
@@ -538,9 +533,7 @@ class TestLibraryFragments:
         with pytest.raises(NotImplementedError, match=f"{NAMES}_lib::nowhere"):
             fragment.nowhere(given(support.DEVICE, 3))
 
-    @pytest.mark.xfail(
-        support.ON_TILEDEV, strict=True, reason="views of other packages are not implemented"
-    )
+    @pytest.mark.filterwarnings("ignore:.*cannot be recorded")
     def test_a_view(self, fragment):
         def body(device):
             x = given(device, 2, 3)
