@@ -31,4 +31,13 @@ std::optional<StepAxes> find_axes(const Step& step);
 // becomes [b * s * d] for an elementwise op on contiguous tensors. Nothing if none can be merged.
 std::optional<StepAxes> collapse(const Step& step, const StepAxes& axes);
 
+inline int64_t itemsize(const TensorMeta& meta) {
+  return static_cast<int64_t>(c10::elementSize(meta.dtype));
+}
+
+// The bytes after which the cut repeats, or 0 if the axis does not move through the buffer.
+inline int64_t span_of(const TensorMeta& meta, int dim) {
+  return dim < 0 ? 0 : meta.strides[dim] * meta.sizes[dim] * itemsize(meta);
+}
+
 }  // namespace tiledev

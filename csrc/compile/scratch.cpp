@@ -25,16 +25,6 @@ struct Usage {
   bool excluded = false;  // seen by a node that runs as recorded, partial, or not cut
 };
 
-template <typename F>
-void for_each_view(Step& step, F&& f) {
-  for (View& view : step.operands) {
-    f(view);
-  }
-  for (View& view : step.outputs) {
-    f(view);
-  }
-}
-
 class ScratchPlanner {
  public:
   explicit ScratchPlanner(Compilation& c)
@@ -56,7 +46,7 @@ class ScratchPlanner {
 
   void note(Step& step, uint32_t s) {
     const Segment& segment = c_.plan.segments[s];
-    for_each_view(step, [&](View& view) {
+    for_each_view(step, [&](View& view, size_t) {
       Usage& usage = usage_[view.buffer];
       if (usage.segment == kNoSegment) {
         usage.segment = s;
@@ -115,7 +105,7 @@ class ScratchPlanner {
   static void count_traffic(Segment& segment) {
     std::map<std::pair<uint32_t, int64_t>, std::pair<bool, bool>> seen;  // read, written
     for (Step& step : segment.steps) {
-      for_each_view(step, [&](View& view) {
+      for_each_view(step, [&](View& view, size_t) {
         if (view.scratch) {
           return;
         }
@@ -140,7 +130,7 @@ class ScratchPlanner {
   void find_places(Segment& segment) {
     std::map<uint32_t, Interval> intervals;
     for (uint32_t i = 0; i < segment.steps.size(); ++i) {
-      for_each_view(segment.steps[i], [&](View& view) {
+      for_each_view(segment.steps[i], [&](View& view, size_t) {
         if (!eligible(view.buffer)) {
           return;
         }
@@ -154,7 +144,7 @@ class ScratchPlanner {
     }
     assign(segment, intervals);
     for (Step& step : segment.steps) {
-      for_each_view(step, [&](View& view) {
+      for_each_view(step, [&](View& view, size_t) {
         if (auto it = intervals.find(view.buffer); it != intervals.end()) {
           view.scratch = true;
           view.scratch_at = it->second.at;

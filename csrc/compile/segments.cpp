@@ -7,61 +7,20 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <memory>
 #include <numeric>
-#include <set>
 #include <unordered_map>
 
 #include "compile/axes.h"
-#include "compile/axis_groups.h"
 #include "compile/cost_model.h"
+#include "compile/draft.h"
+#include "compile/named_tilings.h"
 #include "compile/out_variant.h"
 #include "compile/pipeline.h"
 
 namespace tiledev {
 
 namespace {
-
-// How the steps of a segment cut a buffer.
-struct Cut {
-  int64_t span = 0;   // in bytes; 0: not cut
-  bool plain = true;  // every access has this span, and stays within its tile
-  bool written = false;
-  bool partial = false;
-};
-
-// An axis group with tiles of given sizes.
-struct NamedTiling {
-  int64_t extent = 0;
-  std::vector<int64_t> bounds;  // 0, ..., extent
-};
-
-struct Draft {
-  enum class Kind : uint8_t { kTiled, kChain, kWide };
-  Kind kind = Kind::kChain;
-  size_t position = 0;
-  int64_t extent = 0;
-  const NamedTiling* tiling = nullptr;  // what the user asked for along this axis
-  Segment segment;
-  std::unordered_map<uint32_t, Cut> cuts;
-  std::set<Draft*> successors;  // that must run later
-};
-
-// A step's shapes and one of its axes.
-struct Candidate {
-  const StepAxes* axes;
-  size_t axis;
-};
-
-int64_t itemsize(const TensorMeta& meta) {
-  return static_cast<int64_t>(c10::elementSize(meta.dtype));
-}
-
-// The bytes after which the cut repeats, or 0 if the axis does not move through the buffer.
-int64_t span_of(const TensorMeta& meta, int dim) {
-  return dim < 0 ? 0 : meta.strides[dim] * meta.sizes[dim] * itemsize(meta);
-}
 
 // Whether unit u of the axis touches unit u of the buffer, and nothing else.
 bool stays_within_tile(const TensorMeta& meta, int64_t offset, int dim, int64_t extent) {
@@ -86,14 +45,13 @@ bool stays_within_tile(const TensorMeta& meta, int64_t offset, int dim, int64_t 
 class SegmentBuilder {
  public:
   explicit SegmentBuilder(Compilation& c)
-      : c_(c), states_(c.print.outlives.size() + c.internal_buffers) {}
+      : c_(c), states_(c.print.outlives.size() + c.internal_buffers), tilings_(c) {}
 
   void run() {
-    find_tilings();
     for (Step& step : c_.steps) {
       place(step);
     }
-    merge_forward();
+    merge_forward(order_);
     for (Draft* draft : order_) {
       finish(*draft);
       c_.plan.segments.push_back(std::move(draft->segment));
@@ -107,16 +65,6 @@ class SegmentBuilder {
     c10::SmallVector<Draft*, 2> readers;
   };
 
-  template <typename F>
-  static void for_each_view(Step& step, F&& f) {
-    for (size_t i = 0; i < step.operands.size(); ++i) {
-      f(step.operands[i], i);
-    }
-    for (size_t i = 0; i < step.outputs.size(); ++i) {
-      f(step.outputs[i], step.operands.size() + i);
-    }
-  }
-
   // The node's token is a buffer without a view.
   template <typename F>
   void for_each_buffer(Step& step, F&& f) {
@@ -125,55 +73,6 @@ class SegmentBuilder {
     if (node.token) {
       f(c_.print.accesses[c_.first_access[step.node] + node.operands.size()], true);
     }
-  }
-
-  // ---- what the user asked for ------------------------------------------------------------------
-
-  void find_tilings() {
-    if (c_.options.tilings.empty() || c_.options.mode != TilingMode::kAuto) {
-      return;
-    }
-    for (const AxisGroup& group : c_.groups) {
-      const auto asked = c_.options.tilings.find(group.name);
-      if (group.name.empty() || asked == c_.options.tilings.end()) {
-        continue;
-      }
-      auto tiling = std::make_unique<NamedTiling>();
-      tiling->extent = group.extent;
-      tiling->bounds = {0};
-      for (const int64_t size : tile_sizes(group.name, asked->second, group.extent)) {
-        tiling->bounds.push_back(tiling->bounds.back() + size);
-      }
-      for (const AxisKey& member : group.members) {
-        tiling_of_[member] = tiling.get();
-      }
-      tilings_.push_back(std::move(tiling));
-    }
-  }
-
-  const NamedTiling* tiling_of(const Step& step, const Candidate& candidate) const {
-    if (tiling_of_.empty()) {
-      return nullptr;
-    }
-    const StepAxes& axes = *candidate.axes;
-    for (size_t t = 0; t < axes.metas.size(); ++t) {
-      const int64_t span = span_of(axes.metas[t], axes.axes[candidate.axis].dims[t]);
-      const auto found = tiling_of_.find({view_at(step, t).buffer, span});
-      if (span > 0 && found != tiling_of_.end()) {
-        return found->second;
-      }
-    }
-    return nullptr;
-  }
-
-  // Whether tiles of these sizes begin and end at units of such a segment.
-  static bool representable(const NamedTiling& tiling, int64_t extent) {
-    for (const int64_t bound : tiling.bounds) {
-      if (bound * extent % tiling.extent != 0) {
-        return false;
-      }
-    }
-    return true;
   }
 
   // ---- where a step goes ------------------------------------------------------------------------
@@ -221,77 +120,6 @@ class SegmentBuilder {
         reader->successors.insert(home);
       }
     }
-  }
-
-  // ---- merging ----------------------------------------------------------------------------------
-
-  // A segment that nobody needs before a later one, and whose tiles line up with that one's, joins
-  // it: an update's first ops wait for the gradients and then run with the others.
-  void merge_forward() {
-    for (size_t p = order_.size(); p-- > 0;) {
-      Draft& draft = *order_[p];
-      Draft* first = nullptr;
-      for (Draft* successor : draft.successors) {
-        if (first == nullptr || successor->position < first->position) {
-          first = successor;
-        }
-      }
-      if (first == nullptr || !can_merge(draft, *first)) {
-        continue;
-      }
-      merge_into(draft, *first);
-      order_.erase(order_.begin() + static_cast<std::ptrdiff_t>(p));
-      for (size_t q = p; q < order_.size(); ++q) {
-        order_[q]->position = q;
-      }
-      for (Draft* other : order_) {
-        if (other->successors.erase(&draft) > 0 && other != first) {
-          other->successors.insert(first);
-        }
-      }
-    }
-  }
-
-  static bool can_merge(const Draft& from, const Draft& into) {
-    if (from.kind != into.kind || from.kind == Draft::Kind::kWide) {
-      return false;
-    }
-    if (from.kind == Draft::Kind::kChain) {
-      return from.segment.work + into.segment.work <= kChainWork &&
-             from.segment.flops + into.segment.flops <= kSmallFlops * 8;
-    }
-    if (from.extent != into.extent || from.tiling != into.tiling) {
-      return false;
-    }
-    bool shares = false;
-    for (const auto& [buffer, cut] : from.cuts) {
-      const auto known = into.cuts.find(buffer);
-      if (known == into.cuts.end()) {
-        continue;
-      }
-      if (known->second.partial || !agree(cut, known->second)) {
-        return false;
-      }
-      shares |= cut.span > 0 && cut.span == known->second.span;
-    }
-    return shares;
-  }
-
-  static void merge_into(Draft& from, Draft& into) {
-    for (auto& [buffer, cut] : from.cuts) {
-      auto [known, fresh] = into.cuts.emplace(buffer, cut);
-      if (!fresh) {
-        known->second.plain &= cut.plain && cut.span == known->second.span;
-        known->second.written |= cut.written;
-      }
-    }
-    auto& steps = from.segment.steps;
-    std::move(into.segment.steps.begin(), into.segment.steps.end(), std::back_inserter(steps));
-    into.segment.steps = std::move(steps);
-    into.segment.work += from.segment.work;
-    into.segment.flops += from.segment.flops;
-    into.successors.insert(from.successors.begin(), from.successors.end());
-    into.successors.erase(&into);
   }
 
   // The position of the last segment that this step depends on, or -1.
@@ -348,7 +176,7 @@ class SegmentBuilder {
       if (auto candidate = named_ ? named_ : first_axis(step)) {
         Draft* draft = insert(order_.size(), Draft::Kind::kTiled);
         draft->extent = candidate->axes->axes[candidate->axis].extent;
-        draft->tiling = tiling_of(step, *candidate);
+        draft->tiling = tilings_.find(step, *candidate);
         commit(*draft, step, *candidate);
         return draft;
       }
@@ -385,8 +213,8 @@ class SegmentBuilder {
     for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
       for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
         const Candidate candidate{axes, a};
-        const NamedTiling* tiling = tiling_of(step, candidate);
-        if (tiling != nullptr && representable(*tiling, axes->axes[a].extent) &&
+        const NamedTiling* tiling = tilings_.find(step, candidate);
+        if (tiling != nullptr && NamedTilings::representable(*tiling, axes->axes[a].extent) &&
             opens(step, candidate)) {
           return candidate;
         }
@@ -424,11 +252,6 @@ class SegmentBuilder {
     bool shares = false;  // a buffer that the segment cuts the same way
   };
 
-  const View& view_at(const Step& step, size_t tensor) const {
-    return tensor < step.operands.size() ? step.operands[tensor]
-                                         : step.outputs[tensor - step.operands.size()];
-  }
-
   // Whether the step's tiles along this axis can run with those of the segment.
   Fit lines_up(const Draft& draft, const Step& step, const Candidate& candidate,
                int64_t extent) const {
@@ -438,7 +261,7 @@ class SegmentBuilder {
     // A step may name one buffer several times: what it did itself counts, too.
     c10::SmallVector<std::pair<size_t, Cut>, 4> own;  // by tensor
     for (size_t t = 0; t < axes.metas.size(); ++t) {
-      const View& view = view_at(step, t);
+      const View& view = step.view(t);
       const Cut now = cut_of(view, axes.metas[t], axis.dims[t], extent);
       if (now.partial || view.discarded) {
         continue;
@@ -451,7 +274,7 @@ class SegmentBuilder {
         return {};
       }
       for (const auto& [other, cut] : own) {
-        const View& before = view_at(step, other);
+        const View& before = step.view(other);
         const bool one = before.buffer == view.buffer;
         // Tiles of overlapping views may overlap in ways that the whole views do not.
         const bool differ = before.offset != view.offset ||
@@ -465,14 +288,6 @@ class SegmentBuilder {
       own.emplace_back(t, now);
     }
     return fit;
-  }
-
-  static bool agree(const Cut& before, const Cut& now) {
-    if (before.partial) {
-      return false;
-    }
-    return (!before.written && !now.written) ||
-           (before.plain && now.plain && before.span == now.span && now.span > 0);
   }
 
   static Cut cut_of(const View& view, const TensorMeta& meta, int dim, int64_t extent) {
@@ -508,13 +323,13 @@ class SegmentBuilder {
 
   // Not if the user wants other tiles along this axis.
   bool same_tiles(const Draft& draft, const Step& step, const Candidate& candidate) const {
-    const NamedTiling* tiling = tiling_of(step, candidate);
+    const NamedTiling* tiling = tilings_.find(step, candidate);
     return tiling == nullptr || tiling == draft.tiling;
   }
 
   // Whether the segment may have so few units.
   bool allows(const Draft& draft, int64_t extent) const {
-    if (draft.tiling != nullptr && !representable(*draft.tiling, extent)) {
+    if (draft.tiling != nullptr && !NamedTilings::representable(*draft.tiling, extent)) {
       return false;
     }
     return extent >= 2 &&
@@ -612,8 +427,7 @@ class SegmentBuilder {
   std::vector<State> states_;
   std::vector<std::unique_ptr<Draft>> drafts_;
   std::vector<Draft*> order_;
-  std::vector<std::unique_ptr<NamedTiling>> tilings_;
-  std::map<AxisKey, const NamedTiling*> tiling_of_;
+  const NamedTilings tilings_;
   std::optional<StepAxes> axes_, collapsed_;  // of the step that is being placed
   std::optional<Candidate> named_;            // its axis with tiles that the user chose
 };

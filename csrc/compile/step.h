@@ -74,6 +74,21 @@ struct Step {
   bool whole = false;                // its rule does not hold for these arguments
   bool alone = false;                // small, and must come early: never tiled
   std::vector<uint32_t> after;       // earlier steps of the segment whose results it needs
+
+  // All views: the operands, then the outputs.
+  size_t view_count() const { return operands.size() + outputs.size(); }
+  View& view(size_t t) { return t < operands.size() ? operands[t] : outputs[t - operands.size()]; }
+  const View& view(size_t t) const {
+    return t < operands.size() ? operands[t] : outputs[t - operands.size()];
+  }
 };
+
+// Calls f(view, number) for each view of a step.
+template <typename S, typename F>
+void for_each_view(S& step, F&& f) {
+  for (size_t t = 0; t < step.view_count(); ++t) {
+    f(step.view(t), t);
+  }
+}
 
 }  // namespace tiledev

@@ -14,19 +14,6 @@ int64_t nbytes(const TensorMeta& meta) {
   return meta.numel * static_cast<int64_t>(c10::elementSize(meta.dtype));
 }
 
-// Calls f(view) for each view of a segment.
-template <typename F>
-void for_each_view(Segment& segment, F&& f) {
-  for (Step& step : segment.steps) {
-    for (View& view : step.operands) {
-      f(view);
-    }
-    for (View& view : step.outputs) {
-      f(view);
-    }
-  }
-}
-
 class Tiler {
  public:
   Tiler(const CompileOptions& options, Segment& segment) : options_(options), segment_(segment) {}
@@ -55,13 +42,15 @@ class Tiler {
  private:
   void measure() {
     std::unordered_map<uint32_t, int64_t> cut;  // bytes by buffer
-    for_each_view(segment_, [&](const View& view) {
-      partial_ |= view.partial;
-      if (view.cut_dim >= 0 && view.span > 0) {
-        auto& bytes = cut[view.buffer];
-        bytes = std::max(bytes, nbytes(view.meta));
-      }
-    });
+    for (const Step& step : segment_.steps) {
+      for_each_view(step, [&](const View& view, size_t) {
+        partial_ |= view.partial;
+        if (view.cut_dim >= 0 && view.span > 0) {
+          auto& bytes = cut[view.buffer];
+          bytes = std::max(bytes, nbytes(view.meta));
+        }
+      });
+    }
     for (const auto& [buffer, bytes] : cut) {
       cut_bytes_ += bytes;
     }

@@ -23,10 +23,6 @@ const c10::Storage& no_memory() {
   return *storage;
 }
 
-const View& view_at(const Step& step, size_t t) {
-  return t < step.operands.size() ? step.operands[t] : step.outputs[t - step.operands.size()];
-}
-
 }  // namespace
 
 const c10::Storage& Scratch::reserve(int64_t nbytes, c10::Allocator& memory) {
@@ -57,8 +53,8 @@ void Frame::build(const Step& step, StepFrame& frame) {
   const Signature& signature = *step.signature;
   const size_t count = step.operands.size() + step.outputs.size();
   for (size_t t = 0; t < count; ++t) {
-    frame.tensors.push_back(host_view(no_memory(), view_at(step, t).meta, 0));
-    (view_at(step, t).scratch ? frame.over_scratch : frame.over_buffers)
+    frame.tensors.push_back(host_view(no_memory(), step.view(t).meta, 0));
+    (step.view(t).scratch ? frame.over_scratch : frame.over_buffers)
         .push_back(static_cast<uint32_t>(t));
   }
   const auto tensor = [&](const TensorRef& ref) -> at::Tensor {
@@ -114,7 +110,7 @@ void Frame::bind(size_t i, const std::vector<Node>& nodes, const c10::Storage& s
     frame.scratch = scratch.unsafeGetStorageImpl();
     tile_ = -1;
     for (const uint32_t t : frame.over_scratch) {
-      const View& view = view_at(step, t);
+      const View& view = step.view(t);
       c10::TensorImpl* impl = frame.tensors[t].unsafeGetTensorImpl();
       impl->set_storage_keep_dtype(scratch);
       impl->set_storage_offset(view.scratch_at / itemsize(view.meta) + view.offset);
@@ -122,7 +118,7 @@ void Frame::bind(size_t i, const std::vector<Node>& nodes, const c10::Storage& s
   }
   size_t partial = 0;
   for (const uint32_t t : frame.over_buffers) {
-    const View& view = view_at(step, t);
+    const View& view = step.view(t);
     c10::TensorImpl* impl = frame.tensors[t].unsafeGetTensorImpl();
     if (view.partial && partials != nullptr) {
       impl->set_storage_keep_dtype((*partials)[partial++]);
@@ -174,7 +170,7 @@ void Frame::set_tile(int64_t begin, int64_t end) {
     const Step& step = segment_.steps[i];
     StepFrame& frame = steps_[i];
     for (size_t t = 0; t < frame.tensors.size(); ++t) {
-      const View& view = view_at(step, t);
+      const View& view = step.view(t);
       if (view.cut_dim >= 0) {
         set_view(view, frame.tensors[t], begin, end);
       }
