@@ -196,6 +196,7 @@ void choose_form(Step& step) {
   if (writes_in_place(step)) {
     step.form = Step::Form::kInPlace;
     step.callee = op.op;
+    step.whole = op.is_out_form && (ignores_strides(op) || has_unusable_out(op));
     return;
   }
   // out= variants of odd kernels have odder manners, and products of complex numbers are rounded

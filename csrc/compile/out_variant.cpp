@@ -102,6 +102,11 @@ const c10::OperatorHandle* tile_kernel(const OpTraits& op) {
   return variant ? &*variant : nullptr;
 }
 
+bool has_unusable_out(const OpTraits& op) {
+  const std::string& name = op.op.schema().name();
+  return std::find(std::begin(kUnusable), std::end(kUnusable), name) != std::end(kUnusable);
+}
+
 bool ignores_strides(const OpTraits& op) {
   static constexpr std::string_view kOps[] = {
       "aten::_softmax",

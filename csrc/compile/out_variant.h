@@ -14,4 +14,8 @@ const c10::OperatorHandle* tile_kernel(const OpTraits& op);
 // Whether the out= kernel writes its result contiguously, whatever its strides are.
 bool ignores_strides(const OpTraits& op);
 
+// Whether the out= kernel is wrong, or makes the result large first and resizes it: no tile of a
+// result may be given to it.
+bool has_unusable_out(const OpTraits& op);
+
 }  // namespace tiledev

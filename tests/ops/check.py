@@ -3,7 +3,7 @@
 import functools
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -52,6 +52,7 @@ def check_entry(
     cap: int = entries.SAMPLE_CAP,
     variants: bool = True,
     grad_cap: int | None = None,
+    tolerance: Mapping[str, float] | None = None,
 ) -> Report:
     """Every sample of an entry: forward, gradients and, with `variants`, in-place and out=."""
     report = Report(entries.entry_name(op))
@@ -59,7 +60,7 @@ def check_entry(
     differentiable = entries.has_gradients(op, dtype)
     for index, sample in enumerate(entries.samples(op, dtype, cap, differentiable)):
         grads = differentiable and (grad_cap is None or index < grad_cap)
-        _check_sample(op, sample, index, grads, variants, report)
+        _check_sample(op, sample, index, grads, variants, report, **(tolerance or {}))
         report.samples += 1
     support.settle()
     report.fallback = support.stats_since(before, support.fallback_stats())
@@ -68,7 +69,13 @@ def check_entry(
 
 
 def _check_sample(
-    op: Any, sample: Any, index: int, grads: bool, variants: bool, report: Report
+    op: Any,
+    sample: Any,
+    index: int,
+    grads: bool,
+    variants: bool,
+    report: Report,
+    **tolerance: float,
 ) -> None:
     twice = grads and index < TWICE and op.supports_gradgrad
     runs = [("forward", functools.partial(_run_forward, twice=twice), grads)]
@@ -85,7 +92,7 @@ def _check_sample(
                 continue
             got = run(op, sample, support.DEVICE, with_grads)
             report.problems += compare_outcomes(
-                got, want, f"{report.name} sample {index} {name}", values=values
+                got, want, f"{report.name} sample {index} {name}", values=values, **tolerance
             )
         report.checks += 1
 

@@ -10,6 +10,11 @@ from tests.tiling import tiny_tiles
 
 pytestmark = pytest.mark.skipif(not support.ON_TILEDEV, reason="the CPU has no tiles")
 SAMPLES = 8
+# Where sums in another order differ by more than the usual tolerance.
+TOLERANCE = {
+    # its gradient is a chain of products that nearly cancel
+    "linalg_householder_product": {"rtol": 1e-4, "atol": 1e-4},
+}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -20,7 +25,7 @@ def tiles():
 
 @pytest.mark.parametrize("name", entries())
 def test_entry(name):
-    report = check_entry(entries()[name], cap=SAMPLES)
+    report = check_entry(entries()[name], cap=SAMPLES, tolerance=TOLERANCE.get(name))
     details = [str(problem) for problem in report.problems] or [f"fallback {report.fallback}"]
     if name in gaps.FAILS or name in gaps.FALLBACK:
         assert report.status != "crashed"

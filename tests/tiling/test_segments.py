@@ -645,3 +645,12 @@ def test_tiny_tiles_give_the_same_within_rounding(network):
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="set_tiling_mode"):
         tiledev._C.set_tiling_mode("huge")
+
+
+@pytest.mark.parametrize("op", [torch.softmax, torch.log_softmax])
+def test_an_out_argument_that_the_kernel_would_write_contiguously(op):
+    tiledev._C.set_tiling_mode("tiny")
+    x = torch.randn(40, 50)
+    out = torch.zeros(40, 50, device=DEVICE)
+    op(x.to(DEVICE), 0, out=out)
+    torch.testing.assert_close(out.cpu(), op(x, 0))
