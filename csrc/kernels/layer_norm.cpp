@@ -21,20 +21,21 @@ constexpr int64_t kBlock = 4096;
 
 template <int W, typename Function>
 TILEDEV_INLINE double sum_block(const float* x, int64_t n, float neutral, Function f) {
-  F<W> sums[4] = {};
+  F<W> a{}, b{}, c{}, d{};
   int64_t i = 0;
   for (; i + 4 * W <= n; i += 4 * W) {
-    for (int k = 0; k < 4; ++k) {
-      sums[k] += f(simd::load<W>(x + i + k * W));
-    }
+    a += f(simd::load<W>(x + i));
+    b += f(simd::load<W>(x + i + W));
+    c += f(simd::load<W>(x + i + 2 * W));
+    d += f(simd::load<W>(x + i + 3 * W));
   }
   for (; i + W <= n; i += W) {
-    sums[0] += f(simd::load<W>(x + i));
+    a += f(simd::load<W>(x + i));
   }
   if (i < n) {
-    sums[1] += f(simd::load_part<W>(x + i, n - i, neutral));
+    b += f(simd::load_part<W>(x + i, n - i, neutral));
   }
-  return simd::sum_of<W>((sums[0] + sums[1]) + (sums[2] + sums[3]));
+  return simd::sum_of<W>((a + b) + (c + d));
 }
 
 // The sum of f(x); f(neutral) is zero.
