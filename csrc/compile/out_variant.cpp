@@ -79,6 +79,13 @@ OutVariants find_out_variants(const c10::FunctionSchema& schema) {
           find_out_variant(schema, own_name(schema.name()))};
 }
 
+// Those of kernels/arithmetic.cpp. In a tile ATen's are as good.
+bool is_small_kernel(const OpTraits& op) {
+  static constexpr std::string_view kOps[] = {"aten::add", "aten::sub", "aten::mul", "aten::div"};
+  const std::string& name = op.op.schema().name();
+  return std::find(std::begin(kOps), std::end(kOps), name) != std::end(kOps);
+}
+
 const OutVariants& out_variants(const OpTraits& op) {
   static std::mutex mutex;
   static auto* known = new std::unordered_map<uint64_t, OutVariants>();
@@ -99,7 +106,12 @@ const c10::OperatorHandle* out_variant(const OpTraits& op) {
 
 const c10::OperatorHandle* tile_kernel(const OpTraits& op) {
   const auto& variant = out_variants(op).own;
-  return variant ? &*variant : nullptr;
+  return variant && !is_small_kernel(op) ? &*variant : nullptr;
+}
+
+const c10::OperatorHandle* small_kernel(const OpTraits& op) {
+  const auto& variant = out_variants(op).own;
+  return variant && is_small_kernel(op) ? &*variant : nullptr;
 }
 
 bool has_unusable_out(const OpTraits& op) {

@@ -11,6 +11,9 @@ const c10::OperatorHandle* out_variant(const OpTraits& op);
 // The same in kernels/, for tiles: what runs whole runs the CPU's kernel and gives its bits.
 const c10::OperatorHandle* tile_kernel(const OpTraits& op);
 
+// The same for small ops: the CPU's bits, on one thread.
+const c10::OperatorHandle* small_kernel(const OpTraits& op);
+
 // Whether the out= kernel writes its result contiguously, whatever its strides are.
 bool ignores_strides(const OpTraits& op);
 

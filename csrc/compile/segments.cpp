@@ -406,6 +406,12 @@ class SegmentBuilder {
         step.form = Step::Form::kNode;  // its result becomes the buffer's memory
       }
     }
+    for (Step& step : segment.steps) {
+      const bool small = draft.kind == Draft::Kind::kChain && step.form == Step::Form::kOut;
+      if (const auto* kernel = small ? small_kernel(*step.signature->op) : nullptr) {
+        step.callee = *kernel;
+      }
+    }
     if (draft.kind != Draft::Kind::kTiled) {
       return;
     }

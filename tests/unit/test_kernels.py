@@ -105,3 +105,24 @@ def test_layer_norm_of_what_only_aten_takes():
         right = torch.native_layer_norm(view, [size], None, None, 1e-5)
         for result, expected in zip(layer_norm(view, size), right, strict=True):
             torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+@pytest.mark.parametrize("size", SIZES)
+def test_arithmetic_has_the_cpus_bits(name, size):
+    a, b = inputs(size), inputs(size + 1)[:size]
+    result = getattr(own, name).out(a, b, out=torch.empty_like(a))
+    assert result.equal(getattr(torch, name)(a, b))
+
+
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div"])
+def test_arithmetic_that_is_atens(name):
+    op, kernel = getattr(torch, name), getattr(own, name).out
+    a, b = inputs(600).view(20, 30), inputs(601)[:600].view(20, 30)
+    cases = [(a.t(), b.view(30, 20)), (a, b[0]), (a, torch.tensor(2.0)), (a, torch.tensor(3))]
+    cases += [(a.double(), b.double()), (a.to(torch.cfloat), b.to(torch.cfloat)), (a[::2], b[::2])]
+    for x, y in cases:
+        right = op(x, y)
+        assert kernel(x, y, out=torch.empty_like(right)).equal(right)
+    if name in ("add", "sub"):
+        assert kernel(a, b, alpha=2.5, out=torch.empty_like(a)).equal(op(a, b, alpha=2.5))
