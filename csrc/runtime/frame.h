@@ -21,6 +21,7 @@ class Scratch {
   // At least this much, from now on; what was there is lost.
   const c10::Storage& reserve(int64_t nbytes, c10::Allocator& memory);
   void release();
+  int64_t nbytes() const { return nbytes_; }
 
  private:
   c10::Storage storage_;

@@ -163,9 +163,9 @@ bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint
   }
   if (frame) {
     frame->release();
-    // A kept frame would keep the block alive after the worker has taken a larger one.
+    // A kept frame would keep the block alive when the worker has a larger one, or is gone.
     constexpr int64_t kWorthKeeping = 64 << 10;
-    if (allocator.scarce() || segment.scratch_bytes > kWorthKeeping) {
+    if (allocator.scarce() || scratch.nbytes() > kWorthKeeping) {
       frame->release_scratch();
     }
     if (allocator.scarce()) {
