@@ -48,6 +48,11 @@ bool lower_copy(Step& step) {
   return true;
 }
 
+// An out= argument had its new shape when the op was recorded; the kernel finds it so.
+bool resizes_input(const Signature& signature) {
+  return !signature.resized.empty() && !signature.op->is_out_form;
+}
+
 class Lowering {
  public:
   explicit Lowering(Compilation& c) : c_(c) {}
@@ -66,7 +71,7 @@ class Lowering {
   void lower(uint32_t n) {
     const Node& node = c_.nodes[n];
     Step step = whole(n);
-    if (node.signature && !node.token && node.signature->resized.empty() &&
+    if (node.signature && !node.token && !resizes_input(*node.signature) &&
         !node.signature->needs_dispatch) {
       if (split_foreach(c_, step)) {
         return;

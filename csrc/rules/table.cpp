@@ -53,6 +53,9 @@ constexpr TableLine kTable[] = {
     {"aten::mish_backward", "pointwise"},
     {"aten::log_sigmoid_backward", "pointwise"},
     {"aten::isnan", "pointwise"},
+    {"aten::rsub", "pointwise"},
+    {"aten::floor_divide", "pointwise"},
+    {"aten::log_sigmoid_forward", "pointwise"},
 
     // products of matrices
     {"aten::mm", "mk,kn->mn; sum"},

@@ -654,3 +654,19 @@ def test_an_out_argument_that_the_kernel_would_write_contiguously(op):
     out = torch.zeros(40, 50, device=DEVICE)
     op(x.to(DEVICE), 0, out=out)
     torch.testing.assert_close(out.cpu(), op(x, 0))
+
+
+@pytest.mark.parametrize(
+    "op",
+    [torch.abs, torch.logit, F.logsigmoid, lambda x: 2 - x, lambda x: x // 0.3],
+    ids=["abs", "logit", "logsigmoid", "rsub", "floor_divide"],
+)
+def test_ops_that_make_their_result_themselves_join_a_chain(op):
+    """PyTorch composes `abs` of an empty result and `abs.out`, which gives it its shape."""
+    x = torch.rand(400, 500) * 0.8 + 0.1
+    y = x.to(DEVICE)
+    tiledev.wait()
+    result = op(y) * 2 + 1
+    tiledev.wait()
+    assert len(segments()) == len(tiled_segments()) == 1
+    torch.testing.assert_close(result.cpu(), op(x) * 2 + 1)
