@@ -27,9 +27,6 @@ inline constexpr double kFlopsPerByte = 4;             // above this products de
 inline constexpr int64_t kTilesPerWorker = 4;
 // oneDNN lays out the weights of a convolution anew in each call.
 inline constexpr int64_t kConvolutionTilesPerWorker = 2;
-// Lanes for each worker, if the partial results of one take no more than this.
-inline constexpr int kLanesPerWorker = 2;
-inline constexpr int64_t kSpareLaneBytes = 4 << 20;
 // Lanes where tiles must not depend on the number of workers.
 inline constexpr int kFixedLanes = 4;
 

@@ -29,7 +29,7 @@ class Tiler {
     } else if (!given) {
       cut(tile_count());
     }
-    if (partial_bytes_ > 0) {
+    if (partial_) {
       segment_.lanes =
           static_cast<uint32_t>(std::min(segment_.tiles(), static_cast<size_t>(lanes(given))));
     }
@@ -37,26 +37,20 @@ class Tiler {
 
  private:
   // Tiles that the user chose give the same bits for any number of workers. Otherwise a lane is
-  // what one worker sums up; more of them even out cores that are slowed down, where their memory
-  // is small.
+  // what one worker sums up, as one thread does on the CPU: more lanes even out slow cores (W1b in
+  // benchmarks: 6 % on a busy machine), but were ten times as far from the CPU's numbers.
   int lanes(bool given) const {
     if (options_.mode == TilingMode::kTiny) {
       return 2;
     }
-    if (given || options_.deterministic) {
-      return kFixedLanes;
-    }
-    const int workers = planned_workers(options_);
-    const bool spare = workers > 1 && partial_bytes_ <= kSpareLaneBytes &&
-                       segment_.tiles() >= static_cast<size_t>(workers * kLanesPerWorker);
-    return spare ? workers * kLanesPerWorker : workers;
+    return given ? kFixedLanes : planned_workers(options_);
   }
 
   void measure() {
     std::unordered_map<uint32_t, int64_t> cut;  // bytes by buffer
     for (const Step& step : segment_.steps) {
       for_each_view(step, [&](const View& view, size_t) {
-        partial_bytes_ += view.partial ? nbytes(view.meta) : 0;
+        partial_ |= view.partial;
         if (view.cut_dim >= 0 && view.span > 0) {
           auto& bytes = cut[view.buffer];
           bytes = std::max(bytes, nbytes(view.meta));
@@ -128,7 +122,7 @@ class Tiler {
   int64_t products_ = 0;      // how many steps are products of matrices
   int64_t rows_ = INT64_MAX;  // of the shortest product that is cut by rows
   bool convolves_ = false;
-  int64_t partial_bytes_ = 0;
+  bool partial_ = false;
 };
 
 }  // namespace
