@@ -43,10 +43,6 @@ class GroupFinder {
   }
 
  private:
-  static int64_t span(const TensorMeta& meta, int dim) {
-    return meta.strides[dim] * meta.sizes[dim] * static_cast<int64_t>(c10::elementSize(meta.dtype));
-  }
-
   size_t key(uint32_t buffer, int64_t span, int64_t extent) {
     const auto [it, fresh] = index_.emplace(AxisKey{buffer, span}, parent_.size());
     if (fresh) {
@@ -79,7 +75,7 @@ class GroupFinder {
     const auto note = [&](const View& view) {
       for (size_t d = 0; d < view.meta.sizes.size(); ++d) {
         if (view.meta.sizes[d] > 1 && view.meta.strides[d] > 0) {
-          key(view.buffer, span(view.meta, static_cast<int>(d)), view.meta.sizes[d]);
+          key(view.buffer, span_of(view.meta, static_cast<int>(d)), view.meta.sizes[d]);
         }
       }
     };
@@ -95,9 +91,8 @@ class GroupFinder {
         if (d < 0 || axes.metas[t].strides[d] == 0) {
           continue;
         }
-        const View& view =
-            t < step.operands.size() ? step.operands[t] : step.outputs[t - step.operands.size()];
-        const size_t k = key(view.buffer, span(axes.metas[t], d), axes.metas[t].sizes[d]);
+        const View& view = step.view(t);
+        const size_t k = key(view.buffer, span_of(axes.metas[t], d), axes.metas[t].sizes[d]);
         if (first >= 0) {
           unite(static_cast<size_t>(first), k);
         }

@@ -15,33 +15,9 @@ namespace {
 
 using simd::F;
 
-template <int W, typename Function>
-TILEDEV_INLINE void map(const float* x, float* y, int64_t n, Function f) {
-  int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    simd::store<W>(y + i, f(simd::load<W>(x + i)));
-  }
-  if (i < n) {
-    simd::store_part<W>(y + i, f(simd::load_part<W>(x + i, n - i, 0.f)), n - i);
-  }
-}
-
-template <int W, typename Function>
-TILEDEV_INLINE void map(const float* a, const float* b, float* y, int64_t n, Function f) {
-  int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    simd::store<W>(y + i, f(simd::load<W>(a + i), simd::load<W>(b + i)));
-  }
-  if (i < n) {
-    const int64_t left = n - i;
-    simd::store_part<W>(
-        y + i, f(simd::load_part<W>(a + i, left, 0.f), simd::load_part<W>(b + i, left, 0.f)), left);
-  }
-}
-
 template <int W>
 TILEDEV_INLINE void tanh_loop(const float* x, float* y, int64_t n) {
-  map<W>(x, y, n, [](F<W> v) TILEDEV_LAMBDA { return simd::tanh<W>(v); });
+  simd::map<W>(x, y, n, [](F<W> v) TILEDEV_LAMBDA { return simd::tanh<W>(v); });
 }
 
 // gelu(x) = x (1 + tanh u) / 2 = x s with u = sqrt(2 / pi) (x + 0.044715 x^3) and
@@ -59,13 +35,13 @@ TILEDEV_INLINE F<W> gelu_gate(F<W> x) {
 
 template <int W>
 TILEDEV_INLINE void gelu_loop(const float* x, float* y, int64_t n) {
-  map<W>(x, y, n, [](F<W> v) TILEDEV_LAMBDA { return v * gelu_gate<W>(v); });
+  simd::map<W>(x, y, n, [](F<W> v) TILEDEV_LAMBDA { return v * gelu_gate<W>(v); });
 }
 
 // d gelu / dx = s + x s' with s' = s (1 - s) d(2 u) / dx.
 template <int W>
 TILEDEV_INLINE void gelu_backward_loop(const float* grad, const float* x, float* y, int64_t n) {
-  map<W>(grad, x, y, n, [](F<W> g, F<W> v) TILEDEV_LAMBDA {
+  simd::map<W>(grad, x, y, n, [](F<W> g, F<W> v) TILEDEV_LAMBDA {
     const F<W> s = gelu_gate<W>(v);
     const F<W> slope = kTwoBeta * (1.f + 3.f * kKappa * (v * v));
     return g * (s + v * (s * (1.f - s)) * slope);

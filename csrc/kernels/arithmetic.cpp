@@ -16,23 +16,10 @@ namespace {
 
 using simd::F;
 
-template <int W, typename Function>
-TILEDEV_INLINE void map(const float* a, const float* b, float* y, int64_t n, Function f) {
-  int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    simd::store<W>(y + i, f(simd::load<W>(a + i), simd::load<W>(b + i)));
-  }
-  if (i < n) {
-    const int64_t left = n - i;
-    simd::store_part<W>(
-        y + i, f(simd::load_part<W>(a + i, left, 1.f), simd::load_part<W>(b + i, left, 1.f)), left);
-  }
-}
-
 #define TILEDEV_ARITHMETIC(name, sign)                                                   \
   template <int W>                                                                       \
   TILEDEV_INLINE void name##_loop(const float* a, const float* b, float* y, int64_t n) { \
-    map<W>(a, b, y, n, [](F<W> u, F<W> v) TILEDEV_LAMBDA { return u sign v; });          \
+    simd::map<W>(a, b, y, n, [](F<W> u, F<W> v) TILEDEV_LAMBDA { return u sign v; });    \
   }                                                                                      \
   TILEDEV_FOR_EACH_CPU(name, (const float* a, const float* b, float* y, int64_t n), (a, b, y, n))
 
@@ -43,7 +30,7 @@ TILEDEV_ARITHMETIC(div, /)
 
 #undef TILEDEV_ARITHMETIC
 
-// Where the result overlaps an input in part, ATen says so.
+// What a loop over the memory computes. Results are fresh, so none overlaps an input in part.
 bool simple(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
   return a.scalar_type() == at::kFloat && walk_together(a, out) && walk_together(b, out) &&
          !a.is_conj() && !a.is_neg() && !b.is_neg() && !out.is_neg();

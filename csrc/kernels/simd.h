@@ -71,6 +71,31 @@ TILEDEV_INLINE F<W> from_bits(I<W> x) {
   return f;
 }
 
+// y = f(x), for n floats. What stands behind the last ones is 1 while f works on it.
+template <int W, typename Function>
+TILEDEV_INLINE void map(const float* x, float* y, int64_t n, Function f) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    store<W>(y + i, f(load<W>(x + i)));
+  }
+  if (i < n) {
+    store_part<W>(y + i, f(load_part<W>(x + i, n - i, 1.f)), n - i);
+  }
+}
+
+// y = f(a, b), likewise.
+template <int W, typename Function>
+TILEDEV_INLINE void map(const float* a, const float* b, float* y, int64_t n, Function f) {
+  int64_t i = 0;
+  for (; i + W <= n; i += W) {
+    store<W>(y + i, f(load<W>(a + i), load<W>(b + i)));
+  }
+  if (i < n) {
+    const int64_t left = n - i;
+    store_part<W>(y + i, f(load_part<W>(a + i, left, 1.f), load_part<W>(b + i, left, 1.f)), left);
+  }
+}
+
 // A NaN in x stays one.
 template <int W>
 TILEDEV_INLINE F<W> at_most(F<W> x, float bound) {
