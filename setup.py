@@ -83,6 +83,8 @@ def compile_flags() -> list[str]:
     flags += ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-missing-field-initializers"]
     # Vectors pass between inlined functions only, so the ABI for them does not matter.
     flags += ["-Wno-psabi"]
+    # Square roots of vectors; nobody here asks for errno.
+    flags += ["-fno-math-errno"]
     if DEBUG:
         flags += ["-O0", "-g1", "-UNDEBUG", "-DTILEDEV_DEBUG=1"]
     elif SANITIZERS:

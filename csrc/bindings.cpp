@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "compile/explain.h"
+#include "compile/strip_ops.h"
 #include "device/generator.h"
 #include "device/hooks.h"
 #include "graph/print.h"
@@ -257,6 +258,7 @@ PYBIND11_MODULE(_C, m) {
                                                       : TilingMode::kTiny);
         }));
   m.def("check_rules", torch::wrap_pybind_function(&check_rules));
+  m.def("strip_ops", &strip_op_names);
   m.def("add_rule", torch::wrap_pybind_function([](const std::string& op, const std::string& rule) {
           session().add_tile_rule(op, rule);
         }));

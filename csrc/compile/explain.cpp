@@ -31,12 +31,23 @@ std::string name_of(const Step& step) {
   return name.substr(aten ? colons + 2 : 0, name.find('.') - (aten ? colons + 2 : 0));
 }
 
+size_t ops_in_strips(const Segment& segment) {
+  size_t ops = 0;
+  for (const StripRun& run : segment.strips) {
+    ops += run.count;
+  }
+  return ops;
+}
+
 std::string how(const Segment& segment) {
   std::ostringstream out;
   if (segment.tiled()) {
     out << segment.tiles() << " tiles of " << segment.extent << " units";
     if (segment.lanes > 0) {
       out << " in " << segment.lanes << " lanes";
+    }
+    if (const size_t ops = ops_in_strips(segment)) {
+      out << ", " << ops << " ops in strips";
     }
   } else {
     out << "whole (" << segment.whole_reason << ')';
@@ -101,7 +112,7 @@ std::string explain_json(const Plan& plan) {
         << "\", \"count\": " << segment.steps.size() << ", \"how\": \"" << how(segment)
         << "\", \"tiled\": " << (segment.tiled() ? "true" : "false")
         << ", \"tiles\": " << segment.tiles() << ", \"lanes\": " << segment.lanes
-        << ", \"bytes_read\": " << segment.bytes_read
+        << ", \"strips\": " << ops_in_strips(segment) << ", \"bytes_read\": " << segment.bytes_read
         << ", \"bytes_written\": " << segment.bytes_written
         << ", \"scratch_bytes\": " << segment.scratch_bytes << ", \"successors\": [";
     for (size_t i = 0; i < segment.successors.size(); ++i) {

@@ -17,12 +17,14 @@ struct Pass {
 
 // THE LIST: what a graph goes through on its way to a plan.
 constexpr Pass kPasses[] = {
-    {"dead_nodes", find_dead_nodes},  // by node: is it needed?
-    {"lower", lower_nodes},           // nodes -> steps
-    {"axis_groups", name_axes},       // which dimensions are the same axis, if names are in use
-    {"segments", form_segments},      // steps -> segments, each cut along one axis
-    {"tiling", choose_tiles},         // where the tiles begin and end
-    {"scratch", place_scratch},       // temporaries that live in a worker's scratch
+    {"dead_nodes", find_dead_nodes},    // by node: is it needed?
+    {"lower", lower_nodes},             // nodes -> steps
+    {"axis_groups", name_axes},         // which dimensions are the same axis, if names are in use
+    {"segments", form_segments},        // steps -> segments, each cut along one axis
+    {"tiling", choose_tiles},           // where the tiles begin and end
+    {"temporaries", find_temporaries},  // which of them live in a worker's scratch
+    {"strips", form_strips},            // elementwise steps that go strip by strip through L1
+    {"scratch", place_scratch},         // where in the scratch the other temporaries lie
     {"dependences", find_dependences},
 };
 

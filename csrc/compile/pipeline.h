@@ -37,6 +37,8 @@ void lower_nodes(Compilation& c);
 void name_axes(Compilation& c);
 void form_segments(Compilation& c);
 void choose_tiles(Compilation& c);
+void find_temporaries(Compilation& c);
+void form_strips(Compilation& c);
 void place_scratch(Compilation& c);
 void find_dependences(Compilation& c);
 

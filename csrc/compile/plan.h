@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "compile/step.h"
+#include "compile/strip_run.h"
 #include "graph/node.h"
 
 namespace tiledev {
@@ -25,12 +26,13 @@ Buffer& resolve(const std::vector<Node>& nodes, AccessRef ref);
 // each other, but for partial results, which a lane of tiles accumulates in order.
 struct Segment {
   std::vector<Step> steps;
-  int64_t extent = 0;           // units of the axis that is cut; 0: not tiled
-  std::vector<int64_t> bounds;  // of the tiles, in units: 0, ..., extent
-  uint32_t lanes = 0;           // runs of tiles with partial results of their own; 0: none
-  int64_t scratch_bytes = 0;    // of a worker, for the longest tile
-  bool wide = false;            // not tiled, and large: its ops use all cores
-  std::string whole_reason;     // why it is not tiled
+  int64_t extent = 0;            // units of the axis that is cut; 0: not tiled
+  std::vector<int64_t> bounds;   // of the tiles, in units: 0, ..., extent
+  uint32_t lanes = 0;            // runs of tiles with partial results of their own; 0: none
+  int64_t scratch_bytes = 0;     // of a worker, for the longest tile
+  std::vector<StripRun> strips;  // in order
+  bool wide = false;             // not tiled, and large: its ops use all cores
+  std::string whole_reason;      // why it is not tiled
 
   int64_t work = 0;  // elements read and written
   double flops = 0;

@@ -1,6 +1,8 @@
 // Which temporaries live in a worker's scratch, and where. A buffer that only one segment touches
 // and that nobody outside can see never gets memory of its own: each worker holds the tile that it
 // works on.
+//
+// Two passes: find_temporaries says which, place_scratch where.
 
 #include <c10/util/Exception.h>
 
@@ -25,9 +27,9 @@ struct Usage {
   bool excluded = false;  // seen by a node that runs as recorded, partial, or not cut
 };
 
-class ScratchPlanner {
+class TemporaryFinder {
  public:
-  explicit ScratchPlanner(Compilation& c)
+  explicit TemporaryFinder(Compilation& c)
       : c_(c), usage_(c.print.outlives.size() + c.internal_buffers) {}
 
   void run() {
@@ -37,7 +39,9 @@ class ScratchPlanner {
       }
     }
     for (Segment& segment : c_.plan.segments) {
-      place(segment);
+      for (Step& step : segment.steps) {
+        for_each_view(step, [&](View& view, size_t) { view.scratch = eligible(view.buffer); });
+      }
     }
   }
 
@@ -76,35 +80,49 @@ class ScratchPlanner {
     return usage.starts && !usage.many && !usage.excluded && !c_.print.outlives[buffer];
   }
 
+  Compilation& c_;
+  std::vector<Usage> usage_;
+};
+
+class ScratchPlanner {
+ public:
+  explicit ScratchPlanner(Segment& segment) : segment_(segment) {}
+
+  void run() {
+    find_places();
+    count_traffic();
+  }
+
+ private:
   struct Interval {
     uint32_t first = 0, last = 0;  // steps
     int64_t nbytes = 0;
     int64_t at = -1;
   };
 
-  static int64_t longest_tile(const Segment& segment) {
+  int64_t longest_tile() const {
     int64_t longest = 0;
-    for (size_t t = 0; t + 1 < segment.bounds.size(); ++t) {
-      longest = std::max(longest, segment.bounds[t + 1] - segment.bounds[t]);
+    for (size_t t = 0; t + 1 < segment_.bounds.size(); ++t) {
+      longest = std::max(longest, segment_.bounds[t + 1] - segment_.bounds[t]);
     }
     return longest;
   }
 
   // The bytes of a view's buffer that one tile needs.
-  static int64_t tile_bytes(const Segment& segment, const View& view) {
+  int64_t tile_bytes(const View& view) const {
     const auto total = static_cast<int64_t>(view.meta.storage_nbytes());
-    if (!segment.tiled() || view.span == 0) {
+    if (!segment_.tiled() || view.span == 0) {
       return total;
     }
     const int64_t span = view.span * static_cast<int64_t>(c10::elementSize(view.meta.dtype));
     const int64_t periods = (total + span - 1) / span;
-    return periods * (span / segment.extent) * longest_tile(segment);
+    return periods * (span / segment_.extent) * longest_tile();
   }
 
   // What a run of the segment moves between memory and the cores, if the cache holds a tile.
-  static void count_traffic(Segment& segment) {
+  void count_traffic() {
     std::map<std::pair<uint32_t, int64_t>, std::pair<bool, bool>> seen;  // read, written
-    for (Step& step : segment.steps) {
+    for (Step& step : segment_.steps) {
       for_each_view(step, [&](View& view, size_t) {
         if (view.scratch) {
           return;
@@ -117,36 +135,30 @@ class ScratchPlanner {
       });
     }
     for (const auto& [key, how] : seen) {
-      segment.bytes_read += how.first ? key.second : 0;
-      segment.bytes_written += how.second ? key.second : 0;
+      segment_.bytes_read += how.first ? key.second : 0;
+      segment_.bytes_written += how.second ? key.second : 0;
     }
   }
 
-  void place(Segment& segment) {
-    find_places(segment);
-    count_traffic(segment);
-  }
-
-  void find_places(Segment& segment) {
+  void find_places() {
     std::map<uint32_t, Interval> intervals;
-    for (uint32_t i = 0; i < segment.steps.size(); ++i) {
-      for_each_view(segment.steps[i], [&](View& view, size_t) {
-        if (!eligible(view.buffer)) {
+    for (uint32_t i = 0; i < segment_.steps.size(); ++i) {
+      for_each_view(segment_.steps[i], [&](View& view, size_t) {
+        if (!view.scratch || view.strip) {
           return;
         }
         auto [it, fresh] = intervals.emplace(view.buffer, Interval{i, i, 0, -1});
         it->second.last = i;
-        it->second.nbytes = std::max(it->second.nbytes, tile_bytes(segment, view));
+        it->second.nbytes = std::max(it->second.nbytes, tile_bytes(view));
       });
     }
     if (intervals.empty()) {
       return;
     }
-    assign(segment, intervals);
-    for (Step& step : segment.steps) {
+    assign(intervals);
+    for (Step& step : segment_.steps) {
       for_each_view(step, [&](View& view, size_t) {
         if (auto it = intervals.find(view.buffer); it != intervals.end()) {
-          view.scratch = true;
           view.scratch_at = it->second.at;
         }
       });
@@ -154,7 +166,7 @@ class ScratchPlanner {
   }
 
   // First fit, in the order of steps.
-  void assign(Segment& segment, std::map<uint32_t, Interval>& intervals) {
+  void assign(std::map<uint32_t, Interval>& intervals) {
     std::vector<std::pair<uint32_t, Interval*>> order;
     for (auto& [buffer, interval] : intervals) {
       interval.nbytes = (interval.nbytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -165,14 +177,14 @@ class ScratchPlanner {
     });
     std::vector<Interval*> placed;
     for (auto& [buffer, interval] : order) {
-      if (Interval* heir = dying_input(segment, intervals, buffer, *interval)) {
+      if (Interval* heir = dying_input(intervals, buffer, *interval)) {
         interval->at = heir->at;
         std::erase(placed, heir);  // its place is taken over
       } else {
         interval->at = first_gap(placed, *interval);
       }
       placed.push_back(interval);
-      segment.scratch_bytes = std::max(segment.scratch_bytes, interval->at + interval->nbytes);
+      segment_.scratch_bytes = std::max(segment_.scratch_bytes, interval->at + interval->nbytes);
     }
   }
 
@@ -195,9 +207,9 @@ class ScratchPlanner {
   }
 
   // An elementwise step may write its result over an input of the same shape that ends with it.
-  static Interval* dying_input(Segment& segment, std::map<uint32_t, Interval>& intervals,
-                               uint32_t buffer, const Interval& interval) {
-    const Step& step = segment.steps[interval.first];
+  Interval* dying_input(std::map<uint32_t, Interval>& intervals, uint32_t buffer,
+                        const Interval& interval) const {
+    const Step& step = segment_.steps[interval.first];
     if (step.form != Step::Form::kOut || step.outputs.size() != 1 ||
         step.outputs[0].buffer != buffer) {
       return nullptr;
@@ -229,14 +241,19 @@ class ScratchPlanner {
     return nullptr;
   }
 
-  Compilation& c_;
-  std::vector<Usage> usage_;
+  Segment& segment_;
 };
 
 }  // namespace
 
+void find_temporaries(Compilation& c) {
+  TemporaryFinder(c).run();
+}
+
 void place_scratch(Compilation& c) {
-  ScratchPlanner(c).run();
+  for (Segment& segment : c.plan.segments) {
+    ScratchPlanner(segment).run();
+  }
 }
 
 }  // namespace tiledev

@@ -41,6 +41,7 @@ struct View {
   bool discarded = false;  // a result that nobody wants
   bool partial = false;    // accumulated over the tiles of a lane
   bool scratch = false;    // lives in the worker's scratch, not in the buffer
+  bool strip = false;      // ... or not even there: only strips of it exist (StripRun)
   int64_t scratch_at = 0;  // in bytes
 };
 

@@ -125,7 +125,7 @@ void verify_scratch(const Segment& segment, const char* pass) {
   std::unordered_map<uint32_t, Interval> intervals;
   for (uint32_t i = 0; i < segment.steps.size(); ++i) {
     const auto note = [&](const View& view) {
-      if (view.scratch && view.meta.numel > 0) {
+      if (view.scratch && !view.strip && view.meta.numel > 0) {
         auto [it, fresh] = intervals.emplace(view.buffer, Interval{i, i, view.scratch_at});
         it->second.last = i;
         TORCH_INTERNAL_ASSERT(it->second.at == view.scratch_at && view.scratch_at >= 0, "[", pass,
@@ -144,6 +144,31 @@ void verify_scratch(const Segment& segment, const char* pass) {
       const bool apart = x.last < y.first || y.last < x.first || x.last == y.first ||
                          y.last == x.first || x.at != y.at;
       TORCH_INTERNAL_ASSERT(a == b || apart, "[", pass, "] two live temporaries share scratch");
+    }
+  }
+}
+
+// Strips of a temporary that has no tile are written before they are read, and by nobody else until
+// then.
+void verify_strips(const Segment& segment, const char* pass) {
+  for (const StripRun& run : segment.strips) {
+    std::unordered_map<uint32_t, uint32_t> holds;  // slot -> buffer
+    for (const StripCall& call : run.calls) {
+      const Step& step = segment.steps[call.step];
+      TORCH_INTERNAL_ASSERT(run.first <= call.step && call.step < run.first + run.count, "[", pass,
+                            "] a run of strips calls a step that is not its own");
+      for (const StripInput& input : call.inputs) {
+        TORCH_INTERNAL_ASSERT(input.kind != StripInput::Kind::kSlot ||
+                                  holds[input.slot] == step.view(input.tensor).buffer,
+                              "[", pass, "] ", step.signature->op->name,
+                              " reads a strip that holds something else");
+        if (input.kind == StripInput::Kind::kPattern) {
+          holds.erase(input.slot);
+        }
+      }
+      if (call.slot >= 0) {
+        holds[static_cast<uint32_t>(call.slot)] = step.view(call.tensor).buffer;
+      }
     }
   }
 }
@@ -197,7 +222,10 @@ void verify_compilation(const Compilation& c, const char* pass) {
   verify_order(c, pass);
   for (const Segment& segment : c.plan.segments) {
     verify_tiles(segment, pass);
-    verify_scratch(segment, pass);
+    verify_strips(segment, pass);
+    if (name == "scratch" || name == "dependences") {
+      verify_scratch(segment, pass);
+    }
   }
   if (name == "dependences") {
     verify_edges(c, pass);

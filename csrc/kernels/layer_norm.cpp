@@ -8,45 +8,15 @@
 #include <optional>
 #include <tuple>
 
+#include "kernels/reductions.h"
 #include "kernels/simd.h"
+#include "kernels/streaming.h"
 
 namespace tiledev {
 
 namespace {
 
 using simd::F;
-
-// Floats add up to at most so many; blocks add up in double.
-constexpr int64_t kBlock = 4096;
-
-template <int W, typename Function>
-TILEDEV_INLINE double sum_block(const float* x, int64_t n, float neutral, Function f) {
-  F<W> a{}, b{}, c{}, d{};
-  int64_t i = 0;
-  for (; i + 4 * W <= n; i += 4 * W) {
-    a += f(simd::load<W>(x + i));
-    b += f(simd::load<W>(x + i + W));
-    c += f(simd::load<W>(x + i + 2 * W));
-    d += f(simd::load<W>(x + i + 3 * W));
-  }
-  for (; i + W <= n; i += W) {
-    a += f(simd::load<W>(x + i));
-  }
-  if (i < n) {
-    b += f(simd::load_part<W>(x + i, n - i, neutral));
-  }
-  return simd::sum_of<W>((a + b) + (c + d));
-}
-
-// The sum of f(x); f(neutral) is zero.
-template <int W, typename Function>
-TILEDEV_INLINE double sum(const float* x, int64_t n, float neutral, Function f) {
-  double total = 0;
-  for (int64_t i = 0; i < n; i += kBlock) {
-    total += sum_block<W>(x + i, n - i < kBlock ? n - i : kBlock, neutral, f);
-  }
-  return total;
-}
 
 struct Rows {
   const float* x;
@@ -57,6 +27,7 @@ struct Rows {
   float* rstd;
   int64_t rows, n;
   double eps;
+  bool stream;
 };
 
 template <int W>
@@ -74,14 +45,15 @@ TILEDEV_INLINE F<W> affine(const Rows& r, F<W> v, int64_t i, int64_t left) {
 // the variance as the mean of squared deviations.
 template <int W>
 TILEDEV_INLINE void layer_norm_loop(const Rows& r) {
+  RowWriter writer(r.y, r.n, r.stream);
   for (int64_t row = 0; row < r.rows; ++row) {
     const float* x = r.x + row * r.n;
-    float* y = r.y + row * r.n;
+    float* y = writer.row(row);
     const auto n = static_cast<double>(r.n);
     const auto mean =
-        static_cast<float>(sum<W>(x, r.n, 0.f, [](F<W> v) TILEDEV_LAMBDA { return v; }) / n);
-    const double squares =
-        sum<W>(x, r.n, mean, [mean](F<W> v) TILEDEV_LAMBDA { return (v - mean) * (v - mean); });
+        static_cast<float>(simd::sum<W>(x, r.n, 0.f, [](F<W> v) TILEDEV_LAMBDA { return v; }) / n);
+    const double squares = simd::sum<W>(
+        x, r.n, mean, [mean](F<W> v) TILEDEV_LAMBDA { return (v - mean) * (v - mean); });
     const auto rstd = static_cast<float>(1 / std::sqrt(squares / n + r.eps));
     int64_t i = 0;
     for (; i + W <= r.n; i += W) {
@@ -92,6 +64,7 @@ TILEDEV_INLINE void layer_norm_loop(const Rows& r) {
       const F<W> v = (simd::load_part<W>(x + i, left, mean) - mean) * rstd;
       simd::store_part<W>(y + i, affine<W>(r, v, i, left), left);
     }
+    writer.finish(row);
     r.mean[row] = mean;
     r.rstd[row] = rstd;
   }
@@ -120,7 +93,7 @@ std::tuple<at::Tensor&, at::Tensor&, at::Tensor&> layer_norm_out(
       n > 0) {
     layer_norm({input.const_data_ptr<float>(), data_of(weight), data_of(bias),
                 out0.mutable_data_ptr<float>(), out1.mutable_data_ptr<float>(),
-                out2.mutable_data_ptr<float>(), input.numel() / n, n, eps});
+                out2.mutable_data_ptr<float>(), input.numel() / n, n, eps, beyond_caches(out0)});
   } else {
     const auto results = at::native_layer_norm(input, normalized_shape, weight, bias, eps);
     out0.copy_(std::get<0>(results));

@@ -107,6 +107,18 @@ TILEDEV_INLINE F<W> at_least(F<W> x, float bound) {
 }
 
 template <int W>
+TILEDEV_INLINE float max_of(F<W> v) {
+  float parts[W];
+  store<W>(parts, v);
+  for (int half = W / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      parts[i] = parts[i + half] > parts[i] ? parts[i + half] : parts[i];
+    }
+  }
+  return parts[0];
+}
+
+template <int W>
 TILEDEV_INLINE float sum_of(F<W> v) {
   float parts[W];
   store<W>(parts, v);
@@ -118,22 +130,52 @@ TILEDEV_INLINE float sum_of(F<W> v) {
   return parts[0];
 }
 
-// e^x with an error of about 1 ulp for |x| <= 87; arguments beyond are the caller's to clamp. NaN
-// gives NaN. The method and the polynomial are those of expf in Cephes (S. L. Moshier).
+// e^r for |r| <= log(2) / 2. The method and the polynomial are those of expf in Cephes (S. L.
+// Moshier).
+template <int W>
+TILEDEV_INLINE F<W> exp_polynomial(F<W> r) {
+  F<W> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  return p * (r * r) + r + 1.f;
+}
+
+// e^x with an error of about 1 ulp for |x| <= 88; arguments beyond are the caller's to clamp. NaN
+// gives NaN.
 template <int W>
 TILEDEV_INLINE F<W> exp(F<W> x) {
   constexpr float kRound = 12582912.f;  // 1.5 * 2^23: adding it rounds to an integer
   const F<W> shifted = x * 1.44269504088896341f + kRound;
   const F<W> n = shifted - kRound;
   const F<W> r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  F<W> p = r * 1.9875691500e-4f + 1.3981999507e-3f;
-  p = p * r + 8.3334519073e-3f;
-  p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f;
-  p = p * r + 5.0000001201e-1f;
-  p = p * (r * r) + r + 1.f;
   // The low bits of `shifted` are n; 2^n has them as its exponent.
-  return p * from_bits<W>((bits<W>(shifted) + 127) << 23);
+  return exp_polynomial<W>(r) * from_bits<W>((bits<W>(shifted) + 127) << 23);
+}
+
+// e^x for all x: overflow gives infinity, underflow a denormal or zero.
+template <int W>
+TILEDEV_INLINE F<W> exp_of_any(F<W> x) {
+  constexpr float kRound = 12582912.f;
+  const F<W> bounded = at_most<W>(at_least<W>(x, -110.f), 100.f);
+  const F<W> shifted = bounded * 1.44269504088896341f + kRound;
+  const F<W> n = shifted - kRound;
+  const F<W> r = bounded - n * 0.693359375f + n * 2.12194440e-4f;
+  // 2^n in two steps, since n may be beyond the exponents of floats.
+  const I<W> whole = bits<W>(shifted) - bits<W>(all<W>(kRound));
+  const I<W> half = whole >> 1;
+  return exp_polynomial<W>(r) * from_bits<W>((half + 127) << 23) *
+         from_bits<W>((whole - half + 127) << 23);
+}
+
+template <int W>
+TILEDEV_INLINE F<W> sqrt(F<W> x) {
+  F<W> y;
+  for (int i = 0; i < W; ++i) {
+    y[i] = __builtin_sqrtf(x[i]);
+  }
+  return y;
 }
 
 // tanh x with an error of about 1 ulp; the polynomial is that of tanhf in Cephes.

@@ -45,6 +45,12 @@ Frame::Frame(const Segment& segment) : segment_(segment), steps_(segment.steps.s
       build(segment.steps[i], steps_[i]);
     }
   }
+  for (const StripRun& run : segment.strips) {
+    auto& kernels = strip_kernels_.emplace_back();
+    for (const StripCall& call : run.calls) {
+      kernels.push_back(find_strip_kernel(call.op->name));
+    }
+  }
 }
 
 // ---- building -----------------------------------------------------------------------------------
@@ -54,8 +60,10 @@ void Frame::build(const Step& step, StepFrame& frame) {
   const size_t count = step.operands.size() + step.outputs.size();
   for (size_t t = 0; t < count; ++t) {
     frame.tensors.push_back(host_view(no_memory(), step.view(t).meta, 0));
-    (step.view(t).scratch ? frame.over_scratch : frame.over_buffers)
-        .push_back(static_cast<uint32_t>(t));
+    if (!step.view(t).strip) {
+      (step.view(t).scratch ? frame.over_scratch : frame.over_buffers)
+          .push_back(static_cast<uint32_t>(t));
+    }
   }
   const auto tensor = [&](const TensorRef& ref) -> at::Tensor {
     return ref.kind == TensorRef::Kind::kOperand ? frame.tensors[ref.index] : at::Tensor();
@@ -171,7 +179,7 @@ void Frame::set_tile(int64_t begin, int64_t end) {
     StepFrame& frame = steps_[i];
     for (size_t t = 0; t < frame.tensors.size(); ++t) {
       const View& view = step.view(t);
-      if (view.cut_dim >= 0) {
+      if (view.cut_dim >= 0 && !view.strip) {
         set_view(view, frame.tensors[t], begin, end);
       }
     }
@@ -220,6 +228,18 @@ void Frame::run(size_t i, bool first) {
     store(step, frame, first);
   }
   stack_.clear();
+}
+
+void Frame::run_strips(size_t number, const std::vector<bool>& skipped) {
+  const StripRun& run = segment_.strips[number];
+  StripRunner runner(run, strips_, tile_ * run.elements);
+  for (size_t c = 0; c < run.calls.size(); ++c) {
+    if (skipped.empty() || !skipped[c]) {
+      const StepFrame& frame = steps_[run.calls[c].step];
+      runner.add(run.calls[c], strip_kernels_[number][c], frame.tensors, frame.args);
+    }
+  }
+  runner.run();
 }
 
 // Copies what a functional op returned to where the plan wants it.

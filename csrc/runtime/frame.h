@@ -12,6 +12,7 @@
 
 #include "compile/plan.h"
 #include "graph/node.h"
+#include "runtime/strips.h"
 
 namespace tiledev {
 
@@ -42,6 +43,9 @@ class Frame {
   void set_tile(int64_t begin, int64_t end);
   // Runs a step on the tile. `first` in its lane: partial results start here.
   void run(size_t i, bool first);
+  // Runs the steps of a run of strips on the tile, but for those that are `skipped` (by call;
+  // empty: none).
+  void run_strips(size_t number, const std::vector<bool>& skipped);
   // Lets go of the memory of buffers, and of scratch.
   void release();
   void release_scratch();
@@ -62,6 +66,8 @@ class Frame {
   const Segment& segment_;
   std::vector<StepFrame> steps_;
   torch::jit::Stack stack_;
+  std::vector<std::vector<StripKernel>> strip_kernels_;  // by run and call
+  StripMemory strips_;
   int64_t tile_ = -1;  // units of the tile that the tensors are cut to
 };
 

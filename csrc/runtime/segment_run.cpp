@@ -132,6 +132,16 @@ bool SegmentRun::skips(const Segment& segment, size_t step) {
   return errors_[step] != nullptr;
 }
 
+// The calls of a run of strips that cannot run; empty if all can. None of them fails by itself.
+std::vector<bool> SegmentRun::skipped_calls(const Segment& segment, const StripRun& run) {
+  std::vector<bool> skipped;
+  for (size_t c = 0; failed_.load(std::memory_order_acquire) && c < run.calls.size(); ++c) {
+    skipped.resize(run.calls.size());
+    skipped[c] = skips(segment, run.calls[c].step);
+  }
+  return skipped;
+}
+
 void SegmentRun::fail(const Segment& segment, size_t step, const std::vector<Node>& nodes) {
   auto error = std::make_shared<RunError>();
   error->exception = std::current_exception();
@@ -191,7 +201,14 @@ void SegmentRun::run_tiles(const Segment& segment, std::vector<Node>& nodes, uin
     if (segment.tiled()) {
       frame.set_tile(segment.bounds[t], segment.bounds[t + 1]);
     }
+    size_t strips = 0;
     for (size_t i = 0; i < segment.steps.size(); ++i) {
+      if (strips < segment.strips.size() && segment.strips[strips].first == i) {
+        const StripRun& run = segment.strips[strips];
+        frame.run_strips(strips++, skipped_calls(segment, run));
+        i += run.count - 1;
+        continue;
+      }
       guarded(segment, i, nodes, [&] {
         if (segment.steps[i].form == Step::Form::kNode) {
           run_node(nodes[segment.steps[i].node]);  // which may give its results new memory

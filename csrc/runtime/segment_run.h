@@ -54,6 +54,7 @@ class SegmentRun {
     }
   }
   bool skips(const Segment& segment, size_t step);
+  std::vector<bool> skipped_calls(const Segment& segment, const StripRun& run);
   void fail(const Segment& segment, size_t step, const std::vector<Node>& nodes);
   void make_errors(const Segment& segment);
   const std::vector<c10::Storage>* partials_of(const Segment& segment, uint32_t unit, size_t step,

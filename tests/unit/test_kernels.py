@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import tiledev  # noqa: F401  (registers the kernels)
 
@@ -19,59 +18,45 @@ def inputs(size: int, scale: float = 3.0) -> torch.Tensor:
     return torch.randn(size, generator=generator) * scale
 
 
-def ulps(value: torch.Tensor, exact: torch.Tensor) -> float:
-    """Returns the largest error in units of the last place of the float32 result."""
-    near = exact.float().abs()
-    ulp = (torch.nextafter(near, near.new_tensor(float("inf"))) - near).double()
-    return ((value.double() - exact).abs() / ulp).max().item() if value.numel() else 0.0
+@pytest.mark.parametrize("size", [1, 3, 8, 16, 17, 100, 4097, 9000])
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
+def test_softmax(name, size):
+    x = inputs(7 * size).view(7, size)
+    x[3] *= 30
+    result = getattr(own, name).out(x, -1, False, out=torch.empty_like(x))
+    exact = getattr(torch, name)(x.double(), -1, False)
+    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-7)
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("scale", [0.1, 1.0, 5.0])
-def test_tanh(size, scale):
-    x = inputs(size, scale)
-    assert ulps(own.tanh.out(x, out=torch.empty_like(x)), x.double().tanh()) < 2
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
+def test_softmax_of_special_values(name):
+    rows = [[1.0, 2.0, 3.0]] + [[1.0, value, -2.0] for value in SPECIAL]
+    rows += [[-float("inf")] * 3, [float("inf")] * 3, [-float("inf"), 1.0, -float("inf")]]
+    x = torch.tensor(rows).repeat(1, 6)
+    result = getattr(own, name).out(x, 1, False, out=torch.empty_like(x))
+    torch.testing.assert_close(result, getattr(torch, name)(x, 1, False), equal_nan=True)
 
 
-@pytest.mark.parametrize("size", SIZES)
-def test_gelu(size):
-    x = inputs(size)
-    result = own.gelu.out(x, approximate="tanh", out=torch.empty_like(x))
-    exact = F.gelu(x.double(), approximate="tanh")
-    torch.testing.assert_close(result.double(), exact, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_gelu_backward(size):
-    x, grad = inputs(size), inputs(size + 1)[:size]
-    result = own.gelu_backward.grad_input(
-        grad, x, approximate="tanh", grad_input=torch.empty_like(x)
-    )
-    exact = torch.ops.aten.gelu_backward(grad.double(), x.double(), approximate="tanh")
-    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-6)
-
-
-def test_special_values():
-    x = torch.tensor(SPECIAL)
-    torch.testing.assert_close(own.tanh.out(x, out=torch.empty(10)), x.tanh(), equal_nan=True)
-    assert own.tanh.out(x, out=torch.empty(10))[4].signbit()
-    gelu = own.gelu.out(x, approximate="tanh", out=torch.empty(10))
-    torch.testing.assert_close(gelu, F.gelu(x, approximate="tanh"), equal_nan=True)
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_other_types_are_atens(dtype):
-    x = inputs(100).to(dtype)
-    assert own.tanh.out(x, out=torch.empty_like(x)).equal(x.tanh())
-    gelu = own.gelu.out(x, approximate="tanh", out=torch.empty_like(x))
-    assert gelu.equal(F.gelu(x, approximate="tanh"))
-
-
-def test_strides():
+@pytest.mark.parametrize("name", ["_softmax", "_log_softmax"])
+def test_softmax_that_is_atens(name):
+    op, kernel = getattr(torch, name), getattr(own, name).out
     x = inputs(600).view(20, 30)
-    for view in (x.t(), x[::2], x[:, ::3], x[:1].expand(20, 30)):
-        for out in (torch.empty_like(view), torch.empty(view.shape)):
-            torch.testing.assert_close(own.tanh.out(view, out=out), view.tanh())
+    for view, dim in [(x, 0), (x.t(), 1), (x.double(), 1), (x.bfloat16(), 1), (x[:, :0], 0)]:
+        right = op(view, dim, False)
+        assert kernel(view, dim, False, out=torch.empty_like(right)).equal(right)
+
+
+@pytest.mark.parametrize("rows", [3000, 1])
+def test_results_beyond_the_caches(rows):
+    x = inputs(rows * 2000).view(rows, 2000)
+    out = torch.empty(6_000_000)[: x.numel()].view_as(x)
+    softmax = own._softmax.out(x, 1, False, out=out).clone()
+    assert softmax.equal(own._softmax.out(x, 1, False, out=torch.empty_like(x).clone()))
+    torch.testing.assert_close(softmax, x.softmax(1))
+    norm = own.native_layer_norm.out(
+        x, [2000], None, None, 1e-5, out0=out, out1=torch.empty(rows, 1), out2=torch.empty(rows, 1)
+    )
+    torch.testing.assert_close(norm[0], torch.layer_norm(x, [2000]))
 
 
 def layer_norm(x, size, weight=None, bias=None, eps=1e-5):

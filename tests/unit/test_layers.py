@@ -13,7 +13,7 @@ MAY_INCLUDE = {
     "graph": set(),
     "rules": {"graph"},
     "compile": {"graph", "rules"},
-    "runtime": {"compile", "graph"},
+    "runtime": {"compile", "graph", "kernels"},
     "record": {"compile", "graph", "rules", "runtime"},
     "device": {"graph", "record"},
     "kernels": set(),
