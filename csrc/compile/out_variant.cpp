@@ -79,11 +79,18 @@ OutVariants find_out_variants(const c10::FunctionSchema& schema) {
           find_out_variant(schema, own_name(schema.name()))};
 }
 
+template <size_t n>
+bool is_one_of(const OpTraits& op, const std::string_view (&names)[n]) {
+  return std::find(std::begin(names), std::end(names), op.op.schema().name()) != std::end(names);
+}
+
 // Those of kernels/arithmetic.cpp. In a tile ATen's are as good.
-bool is_small_kernel(const OpTraits& op) {
-  static constexpr std::string_view kOps[] = {"aten::add", "aten::sub", "aten::mul", "aten::div"};
-  const std::string& name = op.op.schema().name();
-  return std::find(std::begin(kOps), std::end(kOps), name) != std::end(kOps);
+constexpr std::string_view kArithmetic[] = {"aten::add", "aten::sub", "aten::mul", "aten::div"};
+// Those of kernels/reduced_products.cpp. For other types ATen's are the best.
+constexpr std::string_view kProducts[] = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
+
+bool is_reduced_product(const OpTraits& op, c10::ScalarType result) {
+  return c10::isReducedFloatingType(result) && is_one_of(op, kProducts);
 }
 
 const OutVariants& out_variants(const OpTraits& op) {
@@ -104,19 +111,21 @@ const c10::OperatorHandle* out_variant(const OpTraits& op) {
   return variant ? &*variant : nullptr;
 }
 
-const c10::OperatorHandle* tile_kernel(const OpTraits& op) {
+const c10::OperatorHandle* tile_kernel(const OpTraits& op, c10::ScalarType result) {
   const auto& variant = out_variants(op).own;
-  return variant && !is_small_kernel(op) ? &*variant : nullptr;
+  const bool fits =
+      is_reduced_product(op, result) || !(is_one_of(op, kArithmetic) || is_one_of(op, kProducts));
+  return variant && fits ? &*variant : nullptr;
 }
 
-const c10::OperatorHandle* small_kernel(const OpTraits& op) {
+const c10::OperatorHandle* small_kernel(const OpTraits& op, c10::ScalarType result) {
   const auto& variant = out_variants(op).own;
-  return variant && is_small_kernel(op) ? &*variant : nullptr;
+  const bool fits = is_reduced_product(op, result) || is_one_of(op, kArithmetic);
+  return variant && fits ? &*variant : nullptr;
 }
 
 bool has_unusable_out(const OpTraits& op) {
-  const std::string& name = op.op.schema().name();
-  return std::find(std::begin(kUnusable), std::end(kUnusable), name) != std::end(kUnusable);
+  return is_one_of(op, kUnusable);
 }
 
 bool ignores_strides(const OpTraits& op) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/ScalarType.h>
+
 #include "graph/op.h"
 
 namespace tiledev {
@@ -8,11 +10,12 @@ namespace tiledev {
 // arguments, then one out= argument for each return. Kept with the op; nullptr if there is none.
 const c10::OperatorHandle* out_variant(const OpTraits& op);
 
-// The same in kernels/, for tiles: what runs whole runs the CPU's kernel and gives its bits.
-const c10::OperatorHandle* tile_kernel(const OpTraits& op);
+// The same in kernels/, for tiles of a result of this type: what runs whole runs the CPU's kernel and
+// gives its bits.
+const c10::OperatorHandle* tile_kernel(const OpTraits& op, c10::ScalarType result);
 
-// The same for small ops: the CPU's bits, on one thread.
-const c10::OperatorHandle* small_kernel(const OpTraits& op);
+// The same for small ops, on one thread.
+const c10::OperatorHandle* small_kernel(const OpTraits& op, c10::ScalarType result);
 
 // Whether the out= kernel writes its result contiguously, whatever its strides are.
 bool ignores_strides(const OpTraits& op);

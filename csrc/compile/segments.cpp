@@ -360,8 +360,11 @@ class SegmentBuilder {
       step.patches.push_back(patch);
     }
     set_reduction(step, axis);
-    const auto* kernel = axis.reduced ? nullptr : tile_kernel(*step.signature->op);
-    if (kernel != nullptr && !step.outputs.empty() && step.form != Step::Form::kInPlace) {
+    const auto* kernel =
+        axis.reduced || step.outputs.empty() || step.form == Step::Form::kInPlace
+            ? nullptr
+            : tile_kernel(*step.signature->op, step.outputs[0].meta.dtype);
+    if (kernel != nullptr) {
       step.form = Step::Form::kOut;
       step.callee = *kernel;
     }
@@ -407,8 +410,10 @@ class SegmentBuilder {
       }
     }
     for (Step& step : segment.steps) {
-      const bool small = draft.kind == Draft::Kind::kChain && step.form == Step::Form::kOut;
-      if (const auto* kernel = small ? small_kernel(*step.signature->op) : nullptr) {
+      if (draft.kind != Draft::Kind::kChain || step.form != Step::Form::kOut) {
+        continue;
+      }
+      if (const auto* kernel = small_kernel(*step.signature->op, step.outputs[0].meta.dtype)) {
         step.callee = *kernel;
       }
     }

@@ -111,3 +111,28 @@ def test_arithmetic_that_is_atens(name):
         assert kernel(x, y, out=torch.empty_like(right)).equal(right)
     if name in ("add", "sub"):
         assert kernel(a, b, alpha=2.5, out=torch.empty_like(a)).equal(op(a, b, alpha=2.5))
+
+
+PRODUCTS = {
+    "mm": ((20, 30), (30, 17)),
+    "bmm": ((3, 20, 30), (3, 30, 17)),
+    "addmm": ((17,), (20, 30), (30, 17)),
+    "baddbmm": ((3, 20, 17), (3, 20, 30), (3, 30, 17)),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_of_reduced_types(name, dtype):
+    tensors = [inputs(500 * (i + 1)) for i in range(3)]
+    shapes = PRODUCTS[name]
+    tensors = [
+        t.repeat(5)[: torch.Size(shape).numel()].view(shape).to(dtype)
+        for t, shape in zip(tensors, shapes, strict=False)
+    ]
+    scales = {"beta": 0.5, "alpha": 2.0} if "add" in name else {}
+    exact = getattr(torch, name)(*[t.double() for t in tensors], **scales)
+    out = torch.empty_like(exact, dtype=dtype)
+    result = getattr(own, name).out(*tensors, **scales, out=out)
+    assert result is out
+    torch.testing.assert_close(result.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-2)
