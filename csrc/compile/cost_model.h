@@ -26,7 +26,7 @@ inline constexpr double kFlopsPerByte = 4;             // above this products de
 // Tiles for each worker, so that a slow core holds nobody up.
 inline constexpr int64_t kTilesPerWorker = 4;
 // oneDNN lays out the weights of a convolution anew in each call.
-inline constexpr int64_t kConvolutionTilesPerWorker = 2;
+inline constexpr int64_t kConvolutionTilesPerWorker = 1;
 // Lanes where tiles must not depend on the number of workers.
 inline constexpr int kFixedLanes = 4;
 

@@ -72,10 +72,9 @@ constexpr std::string_view kUnusable[] = {"aten::binary_cross_entropy", "aten::h
                                           "aten::native_batch_norm"};
 
 OutVariants find_out_variants(const c10::FunctionSchema& schema) {
-  if (std::find(std::begin(kUnusable), std::end(kUnusable), schema.name()) != std::end(kUnusable)) {
-    return {};
-  }
-  return {find_out_variant(schema, schema.name()),
+  const bool unusable =
+      std::find(std::begin(kUnusable), std::end(kUnusable), schema.name()) != std::end(kUnusable);
+  return {unusable ? std::nullopt : find_out_variant(schema, schema.name()),
           find_out_variant(schema, own_name(schema.name()))};
 }
 

@@ -142,13 +142,20 @@ class ScratchPlanner {
 
   void find_places() {
     std::map<uint32_t, Interval> intervals;
+    auto run = segment_.strips.begin();
     for (uint32_t i = 0; i < segment_.steps.size(); ++i) {
+      run = std::find_if(run, segment_.strips.end(),
+                         [i](const StripRun& r) { return i < r.first + r.count; });
+      // The steps of a run of strips take turns: none of what they use begins or ends between them.
+      const bool in_run = run != segment_.strips.end() && i >= run->first;
+      const uint32_t first = in_run ? run->first : i;
+      const uint32_t last = in_run ? run->first + run->count - 1 : i;
       for_each_view(segment_.steps[i], [&](View& view, size_t) {
         if (!view.scratch || view.strip) {
           return;
         }
-        auto [it, fresh] = intervals.emplace(view.buffer, Interval{i, i, 0, -1});
-        it->second.last = i;
+        auto [it, fresh] = intervals.emplace(view.buffer, Interval{first, last, 0, -1});
+        it->second.last = last;
         it->second.nbytes = std::max(it->second.nbytes, tile_bytes(view));
       });
     }
@@ -160,6 +167,7 @@ class ScratchPlanner {
       for_each_view(step, [&](View& view, size_t) {
         if (auto it = intervals.find(view.buffer); it != intervals.end()) {
           view.scratch_at = it->second.at;
+          view.scratch_nbytes = it->second.nbytes;
         }
       });
     }

@@ -360,10 +360,11 @@ class SegmentBuilder {
       step.patches.push_back(patch);
     }
     set_reduction(step, axis);
-    const auto* kernel =
-        axis.reduced || step.outputs.empty() || step.form == Step::Form::kInPlace
-            ? nullptr
-            : tile_kernel(*step.signature->op, step.outputs[0].meta.dtype);
+    const auto* kernel = axis.reduced || step.form == Step::Form::kInPlace ||
+                                 step.outputs.empty() ||
+                                 step.outputs.size() != step.signature->op->returns.size()
+                             ? nullptr
+                             : tile_kernel(*step.signature->op, step.outputs[0].meta.dtype);
     if (kernel != nullptr) {
       step.form = Step::Form::kOut;
       step.callee = *kernel;

@@ -42,7 +42,7 @@ struct View {
   bool partial = false;    // accumulated over the tiles of a lane
   bool scratch = false;    // lives in the worker's scratch, not in the buffer
   bool strip = false;      // ... or not even there: only strips of it exist (StripRun)
-  int64_t scratch_at = 0;  // in bytes
+  int64_t scratch_at = 0, scratch_nbytes = 0;
 };
 
 // One call of an op in a plan: a node, or a part of one. It runs on whole tensors or tile by tile.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 
 namespace tiledev {
 
@@ -115,35 +116,48 @@ void verify_tiles(const Segment& segment, const char* pass) {
   }
 }
 
+// The steps among which a step of a segment takes turns with others: a run of strips, or itself.
+std::pair<uint32_t, uint32_t> turns(const Segment& segment, uint32_t i) {
+  for (const StripRun& run : segment.strips) {
+    if (run.first <= i && i < run.first + run.count) {
+      return {run.first, run.first + run.count - 1};
+    }
+  }
+  return {i, i};
+}
+
 // No two temporaries that live at the same time share a byte of scratch, unless one is written over
 // the other by the step that ends it.
 void verify_scratch(const Segment& segment, const char* pass) {
   struct Interval {
     uint32_t first, last;
-    int64_t at;
+    int64_t begin, end;  // bytes
   };
   std::unordered_map<uint32_t, Interval> intervals;
   for (uint32_t i = 0; i < segment.steps.size(); ++i) {
-    const auto note = [&](const View& view) {
-      if (view.scratch && !view.strip && view.meta.numel > 0) {
-        auto [it, fresh] = intervals.emplace(view.buffer, Interval{i, i, view.scratch_at});
-        it->second.last = i;
-        TORCH_INTERNAL_ASSERT(it->second.at == view.scratch_at && view.scratch_at >= 0, "[", pass,
-                              "] a temporary has two places");
-        TORCH_INTERNAL_ASSERT(
-            view.scratch_at < segment.scratch_bytes || view.meta.storage_nbytes() == 0, "[", pass,
-            "] a temporary lies beyond the scratch");
+    const auto [first, last] = turns(segment, i);
+    for_each_view(segment.steps[i], [&, first = first, last = last](const View& view, size_t) {
+      if (!view.scratch || view.strip || view.meta.numel == 0) {
+        return;
       }
-    };
-    const Step& step = segment.steps[i];
-    std::for_each(step.operands.begin(), step.operands.end(), note);
-    std::for_each(step.outputs.begin(), step.outputs.end(), note);
+      const int64_t end = view.scratch_at + view.scratch_nbytes;
+      auto [it, fresh] =
+          intervals.emplace(view.buffer, Interval{first, last, view.scratch_at, end});
+      it->second.last = last;
+      TORCH_INTERNAL_ASSERT(it->second.begin == view.scratch_at && it->second.end == end, "[", pass,
+                            "] a temporary has two places");
+      TORCH_INTERNAL_ASSERT(view.scratch_at >= 0 && end <= segment.scratch_bytes, "[", pass,
+                            "] a temporary lies beyond the scratch");
+    });
   }
   for (const auto& [a, x] : intervals) {
     for (const auto& [b, y] : intervals) {
-      const bool apart = x.last < y.first || y.last < x.first || x.last == y.first ||
-                         y.last == x.first || x.at != y.at;
-      TORCH_INTERNAL_ASSERT(a == b || apart, "[", pass, "] two live temporaries share scratch");
+      const bool apart = x.end <= y.begin || y.end <= x.begin;
+      const bool over =
+          x.begin == y.begin && x.end == y.end && (x.last == y.first || y.last == x.first);
+      const bool later = x.last < y.first || y.last < x.first;
+      TORCH_INTERNAL_ASSERT(a == b || apart || later || over, "[", pass,
+                            "] two live temporaries share scratch");
     }
   }
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "graph/task_memory.h"
+
 namespace tiledev {
 
 Buffer::Buffer(BufferPool* pool, size_t nbytes)
@@ -132,16 +134,18 @@ const c10::Storage& Buffer::memory() {
   if (!has_memory()) {
     const std::lock_guard lock(pool_->memory_mutex(id_));
     if (!has_memory()) {
-      take(pool_->allocate(nbytes_));
+      take(pool_->allocate(nbytes_), /*own=*/true);
     }
   }
   return memory_;
 }
 
 void Buffer::adopt(c10::Storage memory) {
+  // It counts once: as the buffer's.
+  const bool own = TaskMemory::hand_over(memory.data_ptr());
   pool_->charge(memory.nbytes());
   drop_memory();
-  take(std::move(memory));
+  take(std::move(memory), own || HostMemory::owns(memory.data_ptr()));
   pool_->host_memory().trim(pool_->cache_room());
 }
 
@@ -151,10 +155,10 @@ void Buffer::check_room() const {
   }
 }
 
-void Buffer::take(c10::Storage memory) {
+void Buffer::take(c10::Storage memory, bool own) {
   memory_ = std::move(memory);
   counted_ = memory_.nbytes();
-  foreign_ = counted_ > 0 && !HostMemory::owns(memory_.data_ptr());
+  foreign_ = counted_ > 0 && !own;
   if (foreign_) {
     pool_->counters().reserved.add(static_cast<int64_t>(counted_));
     pool_->counters().segments.add(1);

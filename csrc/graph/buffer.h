@@ -98,7 +98,7 @@ class Buffer final : public c10::intrusive_ptr_target {
   const size_t nbytes_;
   const uintptr_t address_;
   std::atomic<bool> external_{false};
-  void take(c10::Storage memory);
+  void take(c10::Storage memory, bool own);  // whether it is the pool's
   void drop_memory();
 
   std::atomic<bool> has_memory_{false};

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
+#include <iterator>
 #include <new>
 #include <utility>
 
@@ -107,6 +108,34 @@ void unmap_large(void* data, size_t) {
 }
 #endif
 
+// The large blocks of all HostMemories.
+class Ranges {
+ public:
+  static Ranges& get() {
+    static auto* ranges = new Ranges();
+    return *ranges;
+  }
+
+  void add(const void* data, size_t nbytes) {
+    const std::lock_guard lock(mutex_);
+    ends_[reinterpret_cast<uintptr_t>(data)] = reinterpret_cast<uintptr_t>(data) + nbytes;
+  }
+  void remove(const void* data) {
+    const std::lock_guard lock(mutex_);
+    ends_.erase(reinterpret_cast<uintptr_t>(data));
+  }
+  bool contain(const void* address) {
+    const auto at = reinterpret_cast<uintptr_t>(address);
+    const std::lock_guard lock(mutex_);
+    const auto next = ends_.upper_bound(at);
+    return next != ends_.begin() && at < std::prev(next)->second;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<uintptr_t, uintptr_t> ends_;  // by beginning
+};
+
 // Under the address sanitizer a cached block is as forbidden as a freed one.
 void forbid([[maybe_unused]] void* data, [[maybe_unused]] size_t nbytes) {
 #ifdef TILEDEV_ASAN
@@ -121,6 +150,10 @@ void permit([[maybe_unused]] void* data, [[maybe_unused]] size_t nbytes) {
 }
 
 }  // namespace
+
+bool HostMemory::contains(const void* address) {
+  return Ranges::get().contain(address);
+}
 
 // ---- taking and releasing ---------------------------------------------------------------------
 
@@ -244,6 +277,9 @@ HostMemory::Block* HostMemory::create(size_t nbytes, size_t size_class) {
   Block* block = large ? new Block{this, memory, nbytes, size_class}
                        : new (memory) Block{this, static_cast<char*>(memory) + sizeof(Block),
                                             nbytes, size_class};
+  if (large) {
+    Ranges::get().add(memory, nbytes);
+  }
   reserved_.fetch_add(static_cast<int64_t>(nbytes), std::memory_order_relaxed);
   counters_.reserved.add(static_cast<int64_t>(nbytes));
   counters_.segments.add(1);
@@ -260,6 +296,7 @@ void HostMemory::destroy(Block* block) {
   counters_.segments.remove(1);
   permit(block->data, block->nbytes);
   if (block->size_class == kClasses) {
+    Ranges::get().remove(block->data);
     unmap_large(block->data, block->nbytes);
     delete block;
   } else {

@@ -41,6 +41,9 @@ class HostMemory final : public c10::Allocator {
   // Whether this memory came from a HostMemory.
   static bool owns(const c10::DataPtr& data) { return data.get_deleter() == &release; }
 
+  // Whether this address lies in a large block of any HostMemory.
+  static bool contains(const void* address);
+
   // Gives cached blocks back to the system until at most `keep` bytes are cached, those first that
   // were freed first.
   void trim(size_t keep);

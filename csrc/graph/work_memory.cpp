@@ -32,6 +32,13 @@ c10::DataPtr WorkMemory::allocate(size_t nbytes) {
   return {data, loan.release(), &end_loan, c10::Device(c10::DeviceType::CPU)};
 }
 
+void WorkMemory::hand_over(c10::DataPtr& memory) {
+  if (memory.get_deleter() == &end_loan) {
+    c10::DataPtr lent = std::move(static_cast<Loan*>(memory.get_context())->memory);
+    memory = std::move(lent);  // and the loan ends
+  }
+}
+
 void WorkMemory::copy_data(void* to, const void* from, size_t count) const {
   default_copy_data(to, from, count);
 }

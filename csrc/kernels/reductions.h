@@ -41,6 +41,31 @@ TILEDEV_INLINE double sum(const float* x, int64_t n, float neutral, Function f) 
   return total;
 }
 
+// The same in double from the first addition on: for sums whose errors a whole tensor would share.
+template <int W, typename Function>
+TILEDEV_INLINE double exact_sum(const float* x, const float* y, int64_t n, float neutral,
+                                Function f) {
+  D<W> a{}, b{};
+  int64_t i = 0;
+  for (; i + 2 * W <= n; i += 2 * W) {
+    a += __builtin_convertvector(f(load<W>(x + i), load<W>(y + i)), D<W>);
+    b += __builtin_convertvector(f(load<W>(x + i + W), load<W>(y + i + W)), D<W>);
+  }
+  for (; i < n; i += W) {
+    const int64_t left = n - i;
+    const F<W> v = left >= W
+                       ? f(load<W>(x + i), load<W>(y + i))
+                       : f(load_part<W>(x + i, left, neutral), load_part<W>(y + i, left, 0.f));
+    a += __builtin_convertvector(v, D<W>);
+  }
+  a += b;
+  double total = 0;
+  for (int k = 0; k < W; ++k) {
+    total += a[k];
+  }
+  return total;
+}
+
 // The largest of n floats; NaNs do not count.
 template <int W>
 TILEDEV_INLINE float maximum(const float* x, int64_t n) {

@@ -17,11 +17,14 @@ template <int W>
 struct Types {
   typedef float F __attribute__((vector_size(W * sizeof(float))));
   typedef int32_t I __attribute__((vector_size(W * sizeof(int32_t))));
+  typedef double D __attribute__((vector_size(W * sizeof(double))));
 };
 template <int W>
 using F = typename Types<W>::F;
 template <int W>
 using I = typename Types<W>::I;
+template <int W>
+using D = typename Types<W>::D;
 
 template <int W>
 TILEDEV_INLINE F<W> load(const float* p) {

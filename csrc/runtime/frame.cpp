@@ -223,9 +223,16 @@ void Frame::run(size_t i, bool first) {
   }
   stack_.clear();
   stack_.insert(stack_.end(), frame.args.begin(), frame.args.end());
-  step.callee->redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), &stack_);
+  constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
   if (step.form == Step::Form::kFunctional) {
+    {
+      TaskMemory::Places places;
+      offer_places(step, frame, first, places);
+      step.callee->redispatchBoxed(kCpu, &stack_);
+    }
     store(step, frame, first);
+  } else {
+    step.callee->redispatchBoxed(kCpu, &stack_);
   }
   stack_.clear();
 }
@@ -242,8 +249,21 @@ void Frame::run_strips(size_t number, const std::vector<bool>& skipped) {
   runner.run();
 }
 
-// Copies what a functional op returned to where the plan wants it.
+// Where the results of a functional op should lie, so that they need not be copied.
+void Frame::offer_places(const Step& step, const StepFrame& frame, bool first,
+                         TaskMemory::Places& places) const {
+  for (size_t t = step.operands.size(); t < frame.tensors.size(); ++t) {
+    const View& view = step.view(t);
+    const at::Tensor& tensor = frame.tensors[t];
+    if (!view.discarded && !(view.partial && !first) && tensor.is_non_overlapping_and_dense()) {
+      places.add(tensor.mutable_data_ptr(), tensor.nbytes());
+    }
+  }
+}
+
+// Copies what a functional op returned to where the plan wants it, if it does not lie there.
 void Frame::store(const Step& step, StepFrame& frame, bool first) {
+  c10::SmallVector<std::pair<size_t, at::Tensor>, 4> results;  // tensor of the step, result
   size_t at = step.operands.size();
   size_t returned = 0;
   for (const OutputMeta& output : step.signature->outputs) {
@@ -252,14 +272,31 @@ void Frame::store(const Step& step, StepFrame& frame, bool first) {
       continue;
     }
     const size_t t = at++;
-    const View& view = step.outputs[t - step.operands.size()];
-    if (!value.isTensor() || !value.toTensor().defined() || view.discarded) {
-      continue;
+    if (value.isTensor() && value.toTensor().defined() && !step.view(t).discarded) {
+      results.emplace_back(t, value.toTensor());
     }
+  }
+  const auto in_place = [&](size_t t, const at::Tensor& result) {
+    return result.const_data_ptr() == frame.tensors[t].const_data_ptr() &&
+           result.strides() == frame.tensors[t].strides();
+  };
+  // One that took the place of another, or lies in its own in another order, must make room.
+  for (auto& [t, result] : results) {
+    const void* memory = result.storage().data();
+    for (const auto& [other, ignored] : results) {
+      if (memory == frame.tensors[other].const_data_ptr() && memory != nullptr &&
+          !(other == t && in_place(t, result))) {
+        result = result.clone();
+        break;
+      }
+    }
+  }
+  for (const auto& [t, result] : results) {
+    const View& view = step.view(t);
     if (view.partial && !first) {
-      combine_into(frame.tensors[t], value.toTensor(), step.combine);
-    } else {
-      frame.tensors[t].copy_(value.toTensor());
+      combine_into(frame.tensors[t], result, step.combine);
+    } else if (!in_place(t, result)) {
+      frame.tensors[t].copy_(result);
     }
   }
 }

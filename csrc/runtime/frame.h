@@ -12,6 +12,7 @@
 
 #include "compile/plan.h"
 #include "graph/node.h"
+#include "graph/task_memory.h"
 #include "runtime/strips.h"
 
 namespace tiledev {
@@ -61,6 +62,8 @@ class Frame {
 
   void build(const Step& step, StepFrame& frame);
   void set_view(const View& view, at::Tensor& tensor, int64_t begin, int64_t end);
+  void offer_places(const Step& step, const StepFrame& frame, bool first,
+                    TaskMemory::Places& places) const;
   void store(const Step& step, StepFrame& frame, bool first);
 
   const Segment& segment_;

@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "graph/task_memory.h"
 #include "runtime/executor.h"
 #include "runtime/instance.h"
 #include "runtime/intra_op.h"
@@ -90,6 +91,7 @@ class NativeExecutor final : public Executor {
 
 NativeExecutor::NativeExecutor(int workers, bool pinned, WorkMemory& memory)
     : memory_(memory), pinned_(pinned && can_pin()) {
+  TaskMemory::install();
   for (int i = 0; i < workers; ++i) {
     workers_.push_back(std::make_unique<Worker>());
   }
@@ -300,6 +302,7 @@ void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker,
   }
   const Unpinned unpinned(pinned_ && !segment.tiled(), static_cast<int>(worker));
   const Trace::Scope traced(trace_, worker, *instance.plan, task.task, unit);
+  const TaskMemory::Scope memory(memory_);
   set_intra_op_threads(segment.tiled() ? 1 : workers());
   last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, {frames, task.task},
                                                  workers_[worker]->scratch, memory_);

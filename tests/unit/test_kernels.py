@@ -136,3 +136,53 @@ def test_products_of_reduced_types(name, dtype):
     result = getattr(own, name).out(*tensors, **scales, out=out)
     assert result is out
     torch.testing.assert_close(result.double(), exact, rtol=torch.finfo(dtype).eps, atol=1e-2)
+
+
+def batch_norm(x, affine=True, running=True):
+    """The results of the kernel and ATen's in float64, forward and backward."""
+    channels = x.shape[1]
+    weight, bias = (inputs(channels), inputs(channels + 1)[1:]) if affine else (None, None)
+    stats = [torch.zeros(channels), torch.ones(channels)] if running else [None, None]
+    exact_stats = [None if s is None else s.double() for s in stats]
+    out, mean, invstd = torch.empty_like(x), torch.empty(channels), torch.empty(channels)
+    own.native_batch_norm.out(
+        x, weight, bias, *stats, True, 0.1, 1e-5, out=out, save_mean=mean, save_invstd=invstd
+    )
+    wide = [None if t is None else t.double() for t in (x, weight, bias)]
+    exact = torch.native_batch_norm(*wide, *exact_stats, True, 0.1, 1e-5)
+    grad = inputs(x.numel()).view(x.shape) / 3
+    grads = [torch.empty_like(x), torch.empty(channels), torch.empty(channels)]
+    tail = (True, 1e-5, [True] * 3)
+    own.native_batch_norm_backward.out(
+        grad, x, weight, *stats, mean, invstd, *tail,
+        out0=grads[0], out1=grads[1], out2=grads[2],
+    )  # fmt: skip
+    exact_grads = torch.ops.aten.native_batch_norm_backward(
+        grad.double(), wide[0], wide[1], *exact_stats, exact[1], exact[2], *tail
+    )
+    pairs = list(zip([out, mean, invstd, *grads], [*exact, *exact_grads], strict=True))
+    return pairs + ([] if stats[0] is None else list(zip(stats, exact_stats, strict=True)))
+
+
+@pytest.mark.parametrize("options", [{}, {"affine": False}, {"running": False}], ids=str)
+@pytest.mark.parametrize(
+    "shape", [(4, 3, 8, 8), (2, 5, 7, 9), (3, 2, 100), (2, 3, 70, 70)], ids=str
+)
+def test_batch_norm(shape, options):
+    x = inputs(torch.Size(shape).numel()).view(shape) * 2 + 5
+    for result, right in batch_norm(x, **options):
+        torch.testing.assert_close(result.double(), right, rtol=2e-5, atol=2e-5)
+
+
+def test_batch_norm_of_some_channels():
+    x = inputs(4 * 9 * 64).view(4, 9, 8, 8)[:, 2:5]
+    for result, right in batch_norm(x):
+        torch.testing.assert_close(result.double(), right, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 3), (4, 3, 2, 2), (4, 16, 8, 8)], ids=str)
+def test_batch_norm_that_is_atens(shape):
+    x = inputs(torch.Size(shape).numel()).view(shape)
+    x = x.contiguous(memory_format=torch.channels_last) if shape[-1] == 8 else x
+    for result, right in batch_norm(x):
+        torch.testing.assert_close(result.double(), right, rtol=2e-5, atol=2e-5)
