@@ -15,6 +15,8 @@ struct BufferState {
   int64_t writer = -1;
   c10::SmallVector<uint32_t, 2> readers;  // since the last write
   AccessRef ref;
+  bool scratch = false;
+  uint32_t first = 0, last = 0;  // segments that use it
 };
 
 class DependenceBuilder {
@@ -41,21 +43,22 @@ class DependenceBuilder {
       }
     }
     find_last_uses();
+    measure_temporaries();
   }
 
  private:
   void visit(uint32_t segment, const Step& step) {
     for (const View& view : step.operands) {
-      touch(segment, step, view.buffer, ordinal_of(view), view.written, view.fresh);
+      touch(segment, step, view.buffer, ordinal_of(view), view.written, view.fresh, view.scratch);
     }
     const Node& node = c_.nodes[step.node];
     if (node.token) {
       const auto ordinal = static_cast<uint32_t>(node.operands.size());
       touch(segment, step, c_.print.accesses[c_.first_access[step.node] + ordinal], ordinal, true,
-            false);
+            false, false);
     }
     for (const View& view : step.outputs) {
-      touch(segment, step, view.buffer, ordinal_of(view), true, view.fresh);
+      touch(segment, step, view.buffer, ordinal_of(view), true, view.fresh, view.scratch);
     }
   }
 
@@ -73,14 +76,17 @@ class DependenceBuilder {
   }
 
   void touch(uint32_t segment, const Step& step, uint32_t buffer, uint32_t ordinal, bool writes,
-             bool fresh) {
+             bool fresh, bool scratch) {
     if (buffer >= states_.size()) {
       return;  // internal: never leaves its segment
     }
     BufferState& state = states_[buffer];
     if (!std::exchange(state.touched, true)) {
       state.ref = {step.node, ordinal};
+      state.first = segment;
+      state.scratch = scratch;
     }
+    state.last = segment;
     // Nobody outside of the graph can have touched a buffer that starts here.
     if (!fresh && state.writer < 0) {
       c_.plan.entries.push_back({segment, {step.node, ordinal}, writes});
@@ -151,6 +157,25 @@ class DependenceBuilder {
       for (const View& view : step.outputs) {
         writers[view.buffer] = i;
       }
+    }
+  }
+
+  // Temporaries that several segments use have memory from their first write to their last use.
+  // What that amounts to at most, if segments run in the order of the plan.
+  void measure_temporaries() {
+    std::vector<int64_t> change(c_.plan.segments.size() + 1, 0);
+    for (size_t b = 0; b < states_.size(); ++b) {
+      const BufferState& state = states_[b];
+      if (state.touched && !c_.print.outlives[b] && !state.scratch) {
+        const auto nbytes = static_cast<int64_t>(resolve(c_.nodes, state.ref).nbytes());
+        change[state.first] += nbytes;
+        change[state.last + 1] -= nbytes;
+      }
+    }
+    int64_t live = 0;
+    for (const int64_t nbytes : change) {
+      live += nbytes;
+      c_.plan.temporary_bytes = std::max(c_.plan.temporary_bytes, live);
     }
   }
 

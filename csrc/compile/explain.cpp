@@ -93,7 +93,8 @@ std::string explain_text(const Plan& plan) {
     tiled += segment.tiled() ? 1 : 0;
   }
   out << "Plan " << plan.id << ": nodes=" << plan.node_count << ", dropped=" << plan.dropped.size()
-      << ", segments=" << plan.segments.size() << ", tiled=" << tiled << '\n';
+      << ", segments=" << plan.segments.size() << ", tiled=" << tiled
+      << ", temporaries=" << bytes(plan.temporary_bytes) << '\n';
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     const Segment& segment = plan.segments[s];
     out << "  " << s << ": " << segment.steps.size() << " ops, " << how(segment) << ", "
@@ -105,7 +106,8 @@ std::string explain_text(const Plan& plan) {
 std::string explain_json(const Plan& plan) {
   std::ostringstream out;
   out << "{\"plan\": " << plan.id << ", \"nodes\": " << plan.node_count
-      << ", \"dropped\": " << plan.dropped.size() << ", \"segments\": [";
+      << ", \"dropped\": " << plan.dropped.size()
+      << ", \"temporary_bytes\": " << plan.temporary_bytes << ", \"segments\": [";
   const char* comma = "";
   for (const Segment& segment : plan.segments) {
     out << comma << "{\"ops\": \"" << describe_steps(segment, SIZE_MAX)

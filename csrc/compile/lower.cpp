@@ -77,7 +77,7 @@ class Lowering {
         return;
       }
       choose_form(step);
-      if (split_loss(c_, step) || split_cat(c_, step)) {
+      if (split_loss(c_, step) || split_cat(c_, step) || split_batch_norm(c_, step)) {
         return;
       }
     }
@@ -193,6 +193,26 @@ bool split_cat(Compilation& c, Step& step) {
     add_constant(copy, false);
     c.steps.push_back(std::move(copy));
   }
+  return true;
+}
+
+bool split_batch_norm(Compilation& c, Step& step) {
+  const Signature& signature = *step.signature;
+  if (signature.op->name != "aten::native_batch_norm" || signature.args[5].constant.toBool() ||
+      step.operands.size() != 5 || step.outputs.size() != 3 || step.work < kWorthParting ||
+      step.outputs[1].meta.numel + step.outputs[2].meta.numel > 0) {
+    return false;
+  }
+  for (View& view : step.operands) {
+    if (view.meta.dtype != c10::ScalarType::Float) {
+      return false;
+    }
+    view.written = view.overwritten = false;  // the running statistics stay as they are
+  }
+  Step inference = make_step(step.node, "tiledev::batch_norm_inference", "", "out", step.operands,
+                             {step.outputs[0]});
+  inference.signature->args.push_back(signature.args[7]);  // eps
+  c.steps.push_back(std::move(inference));
   return true;
 }
 

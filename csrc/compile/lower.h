@@ -13,6 +13,8 @@ namespace tiledev {
 bool split_foreach(Compilation& c, const Step& step);
 // Losses with a reduction: the sum of a tile's losses, and what follows from it at the end.
 bool split_loss(Compilation& c, Step& step);
+// Batch norm in evaluation, with weight and bias: an op with one result. (The other two are empty.)
+bool split_batch_norm(Compilation& c, Step& step);
 // A large `cat`: a copy of each input into its part of the result.
 bool split_cat(Compilation& c, Step& step);
 

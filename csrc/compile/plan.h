@@ -92,6 +92,7 @@ struct Plan {
   std::vector<PlanEntry> entries;
   std::vector<PlanExit> exits;
   std::vector<PlanName> names;
+  int64_t temporary_bytes = 0;                       // the most that live at a time, scratch apart
   mutable std::shared_ptr<PlanCompanion> companion;  // the executor's; set before the first run
 };
 

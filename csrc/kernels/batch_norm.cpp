@@ -2,6 +2,7 @@
 // is. ATen's fast kernels want all channels of a contiguous tensor; for some of them they take 3
 // times as long, and they make results of their own.
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/native_batch_norm.h>
 #include <ATen/ops/native_batch_norm_backward.h>
 #include <torch/library.h>
@@ -43,6 +44,13 @@ struct Forward {
   float *running_mean, *running_var;  // or null
   float *mean, *invstd;
   double momentum, eps;
+};
+
+struct Inference {
+  Shape shape;
+  Images x, y;
+  const float *weight, *bias, *mean, *var;
+  double eps;
 };
 
 struct Backward {
@@ -89,6 +97,19 @@ TILEDEV_INLINE void forward_loop(const Forward& f) {
   }
 }
 
+// y = (x - mean) / sqrt(var + eps) * weight + bias with given mean and variance.
+template <int W>
+TILEDEV_INLINE void inference_loop(const Inference& f) {
+  for (int64_t c = 0; c < f.shape.channels; ++c) {
+    const float scale = f.weight[c] / std::sqrt(f.var[c] + static_cast<float>(f.eps));
+    const float shift = f.bias[c] - f.mean[c] * scale;
+    for (int64_t n = 0; n < f.shape.samples; ++n) {
+      simd::map<W>(f.x.at(n, c), f.y.at(n, c), f.shape.pixels,
+                   [scale, shift](F<W> v) TILEDEV_LAMBDA { return v * scale + shift; });
+    }
+  }
+}
+
 // With d = x - mean and sums over samples and pixels:
 // grad_x = (grad - sum(grad) / count - d invstd^2 sum(grad d) / count) invstd weight.
 template <int W>
@@ -118,6 +139,7 @@ TILEDEV_INLINE void backward_loop(const Backward& b) {
 }
 
 TILEDEV_FOR_EACH_CPU(forward, (const Forward& f), (f))
+TILEDEV_FOR_EACH_CPU(inference, (const Inference& f), (f))
 TILEDEV_FOR_EACH_CPU(backward, (const Backward& b), (b))
 
 // ---- when
@@ -184,6 +206,26 @@ Results forward_out(const at::Tensor& input, const Optional& weight, const Optio
   return {out, save_mean, save_invstd};
 }
 
+at::Tensor& inference_out(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                          const at::Tensor& mean, const at::Tensor& var, double eps,
+                          at::Tensor& out) {
+  if (are_images(input) && are_images(out) && plain(weight) && plain(bias) && plain(mean) &&
+      plain(var)) {
+    inference({shape_of(input), images(input), images(out), data_of(weight), data_of(bias),
+               data_of(mean), data_of(var), eps});
+    return out;
+  }
+  return out.copy_(std::get<0>(at::native_batch_norm(input, weight, bias, mean, var,
+                                                     /*training=*/false, /*momentum=*/0, eps)));
+}
+
+at::Tensor inference_fresh(const at::Tensor& input, const at::Tensor& weight,
+                           const at::Tensor& bias, const at::Tensor& mean, const at::Tensor& var,
+                           double eps) {
+  at::Tensor out = at::empty_like(input);
+  return inference_out(input, weight, bias, mean, var, eps, out);
+}
+
 Results backward_out(const at::Tensor& grad_out, const at::Tensor& input, const Optional& weight,
                      const Optional& running_mean, const Optional& running_var,
                      const Optional& save_mean, const Optional& save_invstd, bool train, double eps,
@@ -210,6 +252,13 @@ TORCH_LIBRARY_FRAGMENT(tiledev, library) {
       "Tensor? running_var, bool training, float momentum, float eps, *, Tensor(a!) out, "
       "Tensor(b!) save_mean, Tensor(c!) save_invstd) -> (Tensor(a!), Tensor(b!), Tensor(c!))");
   library.def(
+      "batch_norm_inference(Tensor input, Tensor weight, Tensor bias, Tensor mean, Tensor var, "
+      "float "
+      "eps) -> Tensor");
+  library.def(
+      "batch_norm_inference.out(Tensor input, Tensor weight, Tensor bias, Tensor mean, Tensor var, "
+      "float eps, *, Tensor(a!) out) -> Tensor(a!)");
+  library.def(
       "native_batch_norm_backward.out(Tensor grad_out, Tensor input, Tensor? weight, Tensor? "
       "running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, "
       "float eps, bool[3] output_mask, *, Tensor(a!) out0, Tensor(b!) out1, Tensor(c!) out2) -> "
@@ -218,6 +267,8 @@ TORCH_LIBRARY_FRAGMENT(tiledev, library) {
 
 TORCH_LIBRARY_IMPL(tiledev, CPU, library) {
   library.impl("native_batch_norm.out", forward_out);
+  library.impl("batch_norm_inference", inference_fresh);
+  library.impl("batch_norm_inference.out", inference_out);
   library.impl("native_batch_norm_backward.out", backward_out);
 }
 

@@ -116,6 +116,7 @@ constexpr TableLine kTable[] = {
     {"aten::native_group_norm_backward", "n.,n.,n.,n.,_->n.,_,_; sum; extent N n"},
 
     {"aten::native_batch_norm", "nc.,c,c,c,c->nc.,c,c; whole n"},
+    {"tiledev::batch_norm_inference", "nc.,c,c,c,c->nc."},
     {"aten::native_batch_norm_backward", "nc.,nc.,c,c,c,c,c->nc.,c,c; whole n"},
 
     // lookups and losses

@@ -1,5 +1,7 @@
 """Many random programs: python -m tests.device.random_programs --programs 20000 --seed 0 --jobs 2.
 
+With --tiny every axis that can be cut is cut in two or three tiles; floats may then differ by
+rounding.
 Prints one line of summary; what failed goes to a file, each failure reduced to a script of its own.
 Programs run in processes of a few hundred each, so that a crash costs one program.
 """
@@ -10,13 +12,16 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from tests import support
 from tests.device.programs import Writer, as_script, difference, reduce_program
 
 CHUNK = 250
+TINY_TOLERANCE = 1e-5  # sums over an axis that is cut round in another way
 
 
 def program(seed: int) -> list[str]:
@@ -25,28 +30,44 @@ def program(seed: int) -> list[str]:
     return Writer(rng).write(rng.randint(5, 40))
 
 
-def check(seed: int) -> str | None:
+def check(seed: int, tolerance: float) -> str | None:
     """None, or a script that shows what differs."""
     lines = program(seed)
-    found = difference(lines)
+    found = difference(lines, tolerance=tolerance)
     if found is None:
         return None
-    lines = reduce_program(lines, lambda shorter: difference(shorter) is not None)
-    return f"# seed {seed}\n" + as_script(lines, difference(lines) or found)
+    lines = reduce_program(
+        lines, lambda shorter: difference(shorter, tolerance=tolerance) is not None
+    )
+    return f"# seed {seed}\n" + as_script(lines, difference(lines, tolerance=tolerance) or found)
 
 
-def check_range(first: int, last: int) -> None:
+@contextmanager
+def tiles(tiny: bool) -> Iterator[float]:
+    """Cuts as asked for; gives the tolerance for floats."""
+    if not tiny:
+        yield 0.0
+        return
+    from tests.tiling import tiny_tiles
+
+    with tiny_tiles():
+        yield TINY_TOLERANCE
+
+
+def check_range(first: int, last: int, tiny: bool) -> None:
     """Check seeds [first, last), a line of JSON each: the worker's half."""
-    for seed in range(first, last):
-        print(json.dumps([seed, None]), flush=True)  # begun
-        print(json.dumps([seed, check(seed) or ""]), flush=True)
+    with tiles(tiny) as tolerance:
+        for seed in range(first, last):
+            print(json.dumps([seed, None]), flush=True)  # begun
+            print(json.dumps([seed, check(seed, tolerance) or ""]), flush=True)
 
 
-def run_range(first: int, last: int, timeout: float) -> dict[int, str]:
+def run_range(first: int, last: int, tiny: bool, timeout: float) -> dict[int, str]:
     """Check seeds in a process of its own and go on behind a seed that crashes or hangs."""
     failures = {}
     while first < last:
-        command = [sys.executable, "-m", "tests.device.random_programs", "--worker"]
+        command = [sys.executable, "-m", "tests.device.random_programs"]
+        command += ["--tiny"] * tiny + ["--worker"]
         try:
             done = subprocess.run(
                 [*command, str(first), str(last)], capture_output=True, text=True, timeout=timeout
@@ -69,6 +90,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the first program's seed")
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--tiny", action="store_true", help="with tiles as small as can be")
     parser.add_argument("--failures", type=Path, default=Path("random_program_failures.txt"))
     parser.add_argument(
         "--show", type=int, metavar="SEED", help="print one program and its outcome"
@@ -76,10 +98,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.worker:
-        check_range(*options.worker)
+        check_range(*options.worker, options.tiny)
         return 0
     if options.show is not None:
-        print(check(options.show) or as_script(program(options.show), "no difference"))
+        with tiles(options.tiny) as tolerance:
+            shown = check(options.show, tolerance)
+        print(shown or as_script(program(options.show), "no difference"))
         return 0
     return run_many(options)
 
@@ -91,7 +115,7 @@ def run_many(options: argparse.Namespace) -> int:
     chunks = [(first, min(first + CHUNK, end)) for first in range(options.seed, end, CHUNK)]
     failures: dict[int, str] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        for found in pool.map(lambda chunk: run_range(*chunk, timeout=600), chunks):
+        for found in pool.map(lambda chunk: run_range(*chunk, options.tiny, timeout=600), chunks):
             failures.update(found)
     print(
         f"{options.programs} programs on {support.DEVICE!r} from seed {options.seed}: "

@@ -12,6 +12,7 @@ from tests import support
 pytestmark = [pytest.mark.tiledev_only, pytest.mark.usefixtures("two_workers")]
 
 DEVICE = support.DEVICE
+MIB = 1 << 20
 
 
 def misses():
@@ -22,6 +23,28 @@ def large(rows=4096):
     x = torch.randn(rows, 256).to(DEVICE)
     tiledev.wait()
     return x
+
+
+class TestTemporaries:
+    """Those that several segments use live from their first write to their last use."""
+
+    def test_no_more_is_allocated_than_the_plan_says(self):
+        tiledev._C.set_tiling_mode("whole")  # an op, a segment
+        x = large()
+        nbytes = x.numel() * 4
+        tiledev.wait()
+        before = torch.tiledev.memory_allocated()
+        torch.tiledev.reset_peak_memory_stats()
+        y = x + 1
+        for _ in range(5):
+            y = y.relu() * 2
+        tiledev.wait()
+        plan = json.loads(tiledev.explain(format="json"))
+        assert len(plan["segments"]) == 11
+        assert plan["temporary_bytes"] == 2 * nbytes
+        assert f"temporaries={2 * nbytes // MIB}.0 MiB" in tiledev.explain()
+        assert torch.tiledev.max_memory_allocated() - before <= plan["temporary_bytes"]
+        assert torch.tiledev.memory_allocated() - before == nbytes
 
 
 class TestExplain:

@@ -59,7 +59,8 @@ def test_what_lies_on_the_critical_path_runs_first(traced):
         names = [event["name"] for event in traced(record)]
     chain = [i for i, name in enumerate(names) if "logcumsumexp" in name or "div" in name]
     others = [i for i, name in enumerate(names) if name == "cumsum"]
-    assert len(others) == 6 and len(chain) >= 6
+    assert len(others) == 6
+    assert len(chain) >= 6
     # All but the end of the chain, which is no longer than the others.
     assert max(chain[:-2]) < min(others[1:])
 

@@ -563,6 +563,24 @@ def test_a_chain_is_one_segment_and_its_temporaries_are_in_scratch():
     assert y.shape == (4096, 256)
 
 
+def test_a_convolutional_network_in_evaluation_is_cut_along_the_batch():
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()]
+    network = torch.nn.Sequential(*layers, torch.nn.Conv2d(8, 8, 3), torch.nn.BatchNorm2d(8)).eval()
+    with torch.no_grad():
+        for layer in (network[1], network[4]):
+            layer.running_mean.normal_()
+            layer.running_var.uniform_(0.5, 2)
+            layer.weight.normal_()
+        x = values(16, 3, 32, 32)
+        expected = network(x)
+        result = network.to(DEVICE)(x.to(DEVICE)).cpu()
+    torch.testing.assert_close(result, expected, rtol=1e-4, atol=1e-5)
+    (segment,) = tiled_segments()
+    assert segment["ops"].count("tiledev::batch_norm_inference") == 2
+    assert segment["count"] == 5
+
+
 def test_independent_chains_of_one_shape_do_not_hinder_each_other():
     x, y = values(4096, 256).to(DEVICE), values(1000, 999).to(DEVICE)
     tiledev.wait()

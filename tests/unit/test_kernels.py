@@ -186,3 +186,15 @@ def test_batch_norm_that_is_atens(shape):
     x = x.contiguous(memory_format=torch.channels_last) if shape[-1] == 8 else x
     for result, right in batch_norm(x):
         torch.testing.assert_close(result.double(), right, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 8, 8), (2, 5, 7, 9), (3, 2, 100), (8, 3)], ids=str)
+def test_batch_norm_in_evaluation(shape):
+    x, channels = inputs(torch.Size(shape).numel()).view(shape), shape[1]
+    weight, bias, mean = (inputs(channels + i)[:channels] for i in range(3))
+    var = inputs(channels).abs() + 0.1
+    result = own.batch_norm_inference.out(x, weight, bias, mean, var, 1e-5, out=torch.empty_like(x))
+    wide = [t.double() for t in (x, weight, bias, mean, var)]
+    exact = torch.native_batch_norm(*wide, False, 0.1, 1e-5)[0]
+    torch.testing.assert_close(result.double(), exact, rtol=1e-5, atol=1e-5)
+    assert own.batch_norm_inference(x, weight, bias, mean, var, 1e-5).equal(result)
