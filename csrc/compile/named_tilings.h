@@ -21,6 +21,8 @@ struct NamedTiling {
 struct Candidate {
   const StepAxes* axes;
   size_t axis;
+
+  int64_t extent() const { return axes->axes[axis].extent; }
 };
 
 // The tiles that the user chose, by the dimensions that they hold for.

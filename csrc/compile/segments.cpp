@@ -79,9 +79,8 @@ class SegmentBuilder {
 
   void place(Step& step) {
     const int64_t first = first_position(step);
-    axes_ = c_.options.mode == TilingMode::kWhole || step.alone ? std::nullopt : find_axes(step);
-    collapsed_ = axes_ ? collapse(step, *axes_) : std::nullopt;
-    named_ = axes_ ? named_axis(step) : std::nullopt;
+    find_candidates(step);
+    named_ = named_axis(step);
     Draft* home = nullptr;
     const auto from = static_cast<size_t>(std::max<int64_t>(first, 0));
     const size_t end = std::min(order_.size(), from + kMaxTries);
@@ -109,6 +108,18 @@ class SegmentBuilder {
     segment.work += step.work;
     segment.flops += step.flops;
     segment.steps.push_back(std::move(step));
+  }
+
+  // The axes that the step may be cut along: first those of its collapsed form.
+  void find_candidates(const Step& step) {
+    candidates_.clear();
+    axes_ = c_.options.mode == TilingMode::kWhole || step.alone ? std::nullopt : find_axes(step);
+    collapsed_ = axes_ ? collapse(step, *axes_) : std::nullopt;
+    for (const auto* axes : {&collapsed_, &axes_}) {
+      for (size_t a = 0; *axes && a < (*axes)->axes.size(); ++a) {
+        candidates_.push_back({&**axes, a});
+      }
+    }
   }
 
   static void note_edges(const State& state, bool written, Draft* home) {
@@ -175,7 +186,7 @@ class SegmentBuilder {
     if (axes_ && (tiny || !is_small(step) || named_)) {
       if (auto candidate = named_ ? named_ : first_axis(step)) {
         Draft* draft = insert(order_.size(), Draft::Kind::kTiled);
-        draft->extent = candidate->axes->axes[candidate->axis].extent;
+        draft->extent = candidate->extent();
         draft->tiling = tilings_.find(step, *candidate);
         commit(*draft, step, *candidate);
         return draft;
@@ -210,14 +221,11 @@ class SegmentBuilder {
 
   // The outermost axis whose tiles the user chose.
   std::optional<Candidate> named_axis(const Step& step) const {
-    for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
-      for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
-        const Candidate candidate{axes, a};
-        const NamedTiling* tiling = tilings_.find(step, candidate);
-        if (tiling != nullptr && NamedTilings::representable(*tiling, axes->axes[a].extent) &&
-            opens(step, candidate)) {
-          return candidate;
-        }
+    for (const Candidate& candidate : candidates_) {
+      const NamedTiling* tiling = tilings_.find(step, candidate);
+      if (tiling != nullptr && NamedTilings::representable(*tiling, candidate.extent()) &&
+          opens(step, candidate)) {
+        return candidate;
       }
     }
     return std::nullopt;
@@ -225,17 +233,15 @@ class SegmentBuilder {
 
   std::optional<Candidate> first_axis(const Step& step) const {
     std::optional<Candidate> best;
-    for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
-      for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
-        if (!opens(step, {axes, a})) {
-          continue;
-        }
-        if (axes->axes[a].extent >= wanted_units()) {
-          return Candidate{axes, a};
-        }
-        if (!best || axes->axes[a].extent > best->axes->axes[best->axis].extent) {
-          best = Candidate{axes, a};
-        }
+    for (const Candidate& candidate : candidates_) {
+      if (!opens(step, candidate)) {
+        continue;
+      }
+      if (candidate.extent() >= wanted_units()) {
+        return candidate;
+      }
+      if (!best || candidate.extent() > best->extent()) {
+        best = candidate;
       }
     }
     return best;
@@ -243,7 +249,7 @@ class SegmentBuilder {
 
   bool opens(const Step& step, const Candidate& candidate) const {
     Draft empty;
-    empty.extent = candidate.axes->axes[candidate.axis].extent;
+    empty.extent = candidate.extent();
     return lines_up(empty, step, candidate, empty.extent).possible;
   }
 
@@ -303,19 +309,16 @@ class SegmentBuilder {
     if (!axes_ || (named_ && draft.tiling == nullptr)) {
       return false;
     }
-    for (const auto* axes : {collapsed_ ? &*collapsed_ : nullptr, &*axes_}) {
-      for (size_t a = 0; axes != nullptr && a < axes->axes.size(); ++a) {
-        const Candidate candidate{axes, a};
-        const int64_t extent = std::gcd(draft.extent, axes->axes[a].extent);
-        if (!allows(draft, extent) || !same_tiles(draft, step, candidate)) {
-          continue;
-        }
-        const Fit fit = lines_up(draft, step, candidate, extent);
-        if (fit.possible && fit.shares) {
-          draft.extent = extent;
-          commit(draft, step, candidate);
-          return true;
-        }
+    for (const Candidate& candidate : candidates_) {
+      const int64_t extent = std::gcd(draft.extent, candidate.extent());
+      if (!allows(draft, extent) || !same_tiles(draft, step, candidate)) {
+        continue;
+      }
+      const Fit fit = lines_up(draft, step, candidate, extent);
+      if (fit.possible && fit.shares) {
+        draft.extent = extent;
+        commit(draft, step, candidate);
+        return true;
       }
     }
     return false;
@@ -441,7 +444,8 @@ class SegmentBuilder {
   std::vector<Draft*> order_;
   const NamedTilings tilings_;
   std::optional<StepAxes> axes_, collapsed_;  // of the step that is being placed
-  std::optional<Candidate> named_;            // its axis with tiles that the user chose
+  std::vector<Candidate> candidates_;
+  std::optional<Candidate> named_;  // its axis with tiles that the user chose
 };
 
 }  // namespace

@@ -346,6 +346,9 @@ SignaturePtr infer_signature(const CallView& call) {
     }
   }
   if (native && call.op().in_place_only && (meta.missing || misleading)) {
+    if (cpu.missing) {
+      std::rethrow_exception(cpu.error);  // "not implemented for 'ComplexFloat'"
+    }
     return SignatureBuilder(call).in_place();  // errors of shape come when it runs
   }
   if (misleading && !cpu.error) {
