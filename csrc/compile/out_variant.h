@@ -10,8 +10,8 @@ namespace tiledev {
 // arguments, then one out= argument for each return. Kept with the op; nullptr if there is none.
 const c10::OperatorHandle* out_variant(const OpTraits& op);
 
-// The same in kernels/, for tiles of a result of this type: what runs whole runs the CPU's kernel and
-// gives its bits.
+// The same in kernels/, for tiles of a result of this type: what runs whole runs the CPU's kernel
+// and gives its bits.
 const c10::OperatorHandle* tile_kernel(const OpTraits& op, c10::ScalarType result);
 
 // The same for small ops, on one thread.

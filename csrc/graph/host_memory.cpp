@@ -124,6 +124,8 @@ class Ranges {
     const std::lock_guard lock(mutex_);
     ends_.erase(reinterpret_cast<uintptr_t>(data));
   }
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
   bool contain(const void* address) {
     const auto at = reinterpret_cast<uintptr_t>(address);
     const std::lock_guard lock(mutex_);
@@ -153,6 +155,14 @@ void permit([[maybe_unused]] void* data, [[maybe_unused]] size_t nbytes) {
 
 bool HostMemory::contains(const void* address) {
   return Ranges::get().contain(address);
+}
+
+void HostMemory::lock_ranges() {
+  Ranges::get().lock();
+}
+
+void HostMemory::unlock_ranges() {
+  Ranges::get().unlock();
 }
 
 // ---- taking and releasing ---------------------------------------------------------------------

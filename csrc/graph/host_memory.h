@@ -43,6 +43,9 @@ class HostMemory final : public c10::Allocator {
 
   // Whether this address lies in a large block of any HostMemory.
   static bool contains(const void* address);
+  // Keep everyone else from asking that, over a fork.
+  static void lock_ranges();
+  static void unlock_ranges();
 
   // Gives cached blocks back to the system until at most `keep` bytes are cached, those first that
   // were freed first.

@@ -1,6 +1,7 @@
 #include "graph/task_memory.h"
 
 #include <c10/core/CPUAllocator.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <mutex>
@@ -49,6 +50,15 @@ class Allocator final : public c10::Allocator {
     }
     WorkMemory::hand_over(found->second);
     return true;
+  }
+
+  void lock() {
+    mutex_.lock();
+    HostMemory::lock_ranges();
+  }
+  void unlock() {
+    HostMemory::unlock_ranges();
+    mutex_.unlock();
   }
 
   static Allocator* installed;
@@ -129,6 +139,9 @@ void TaskMemory::install() {
       Allocator::installed = new Allocator(*next);  // never destroyed: blocks may outlive all else
       constexpr uint8_t kPriority = 100;
       c10::SetCPUAllocator(Allocator::installed, kPriority);
+      // A forked process may go on with the CPU: it must not find a lock that a worker held.
+      pthread_atfork([] { Allocator::installed->lock(); }, [] { Allocator::installed->unlock(); },
+                     [] { Allocator::installed->unlock(); });
     }
     return true;
   }();

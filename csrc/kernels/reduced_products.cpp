@@ -1,7 +1,7 @@
-// Products of matrices of bfloat16 and float16 where the CPU has no instructions for them: by way of
-// float32. ATen's own loops take 1,080 ms (one thread, whatever their number) for a product of 1024 x
-// 768 x 768 with AVX2, or 60 ms if the second matrix is transposed, where BLAS takes 7 ms in float32.
-// Both add up in float32 and round once.
+// Products of matrices of bfloat16 and float16 where the CPU has no instructions for them: by way
+// of float32. ATen's own loops take 1,080 ms (one thread, whatever their number) for a product of
+// 1024 x 768 x 768 with AVX2, or 60 ms if the second matrix is transposed, where BLAS takes 7 ms in
+// float32. Both add up in float32 and round once.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/addmm.h>

@@ -49,6 +49,12 @@ class SignatureBuilder {
   }
 
   SignaturePtr pointwise(PointwiseResult result) {
+    if (result.resized >= 0) {
+      const auto operand = static_cast<uint32_t>(result.resized);
+      signature_->work = std::max(signature_->work, result.meta.numel);
+      signature_->operands[operand] = result.meta;
+      signature_->resized.emplace_back(operand, std::move(result.meta));
+    }
     if (result.in_place) {
       return in_place();
     }

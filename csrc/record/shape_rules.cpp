@@ -4,6 +4,8 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/empty_strided.h>
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "record/stand_in.h"
@@ -36,26 +38,66 @@ std::vector<int64_t> broadcast_shape(const CallView& call) {
   return shape;
 }
 
+// The out= operand of a call, if it must take another shape than it has; else -1.
+int operand_to_resize(const CallView& call, c10::IntArrayRef shape) {
+  for (size_t i = 0; i < call.operands().size(); ++i) {
+    if (call.op().is_out_form && call.written()[i] && call.operands()[i]->sizes() != shape) {
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
 at::Tensor meta_of_full_size(const c10::TensorImpl& impl) {
   return at::empty_strided(impl.sizes(), impl.strides(),
                            at::TensorOptions().dtype(impl.dtype()).device(c10::kMeta));
 }
 
 // The strides that TensorIterator gives a result it allocates.
-Dims result_strides(const CallView& call, c10::ScalarType dtype) {
+Dims iterator_strides(const std::vector<at::Tensor>& inputs, at::TensorOptions options) {
   at::TensorIteratorConfig config;
-  std::vector<at::Tensor> inputs;
-  for (const c10::TensorImpl* impl : call.operands()) {
-    inputs.push_back(meta_of_full_size(*impl));
-  }
   config.set_check_mem_overlap(false)
       .check_all_same_dtype(false)
-      .declare_static_dtype_and_device(dtype, c10::kMeta)
+      .declare_static_dtype_and_device(c10::typeMetaToScalarType(options.dtype()), options.device())
       .add_owned_output(at::Tensor());
   for (const at::Tensor& input : inputs) {
     config.add_owned_const_input(input);
   }
   return Dims(config.build().output().strides());
+}
+
+// Whether they say the same of a tensor of these sizes.
+bool same_order(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b) {
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != 1 && a[d] != b[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// The strides of a result of this shape: in the same order as those of `small`, which the kernel
+// gave for operands that were cut down. Empty if that order is neither of the two usual ones.
+std::optional<Dims> result_strides(const CallView& call, const StandInCall& stand_in,
+                                   const at::Tensor& small, c10::IntArrayRef shape) {
+  std::vector<at::Tensor> small_inputs, inputs;
+  for (size_t i = 0; i < call.operands().size(); ++i) {
+    if (!call.written()[i]) {
+      small_inputs.push_back(stand_in.operands()[i]);
+      inputs.push_back(meta_of_full_size(*call.operands()[i]));
+    }
+  }
+  if (same_order(small.sizes(), small.strides(), iterator_strides(small_inputs, small.options()))) {
+    return iterator_strides(inputs, small.options().device(c10::kMeta));
+  }
+  if (!small.is_contiguous()) {
+    return std::nullopt;
+  }
+  Dims strides(shape.size(), 1);
+  for (size_t d = shape.size(); d-- > 1;) {
+    strides[d - 1] = strides[d] * std::max<int64_t>(shape[d], 1);
+  }
+  return strides;
 }
 
 bool shrunk_to(const at::Tensor& result, c10::IntArrayRef shape) {
@@ -77,12 +119,18 @@ std::optional<PointwiseResult> pointwise_rule(const CallView& call) {
     return std::nullopt;
   }
   const std::vector<int64_t> shape = broadcast_shape(call);
-  const int alias = call.op().returns[0].alias_arg;
   PointwiseResult result;
-  result.in_place = alias >= 0;
+  result.resized = operand_to_resize(call, shape);
+  result.in_place = call.op().returns[0].alias_arg >= 0;
   for (size_t i = 0; i < call.operands().size(); ++i) {
-    if (call.written()[i] && call.operands()[i]->sizes() != c10::IntArrayRef(shape)) {
-      return std::nullopt;  // an error, or an out= that takes a new shape
+    const bool as_expected = static_cast<int>(i) == result.resized ||
+                             call.operands()[i]->sizes() == c10::IntArrayRef(shape);
+    if (call.written()[i] && !as_expected) {
+      return std::nullopt;  // an error
+    }
+    if (static_cast<int>(i) != result.resized && result.resized >= 0 &&
+        call.operands()[i] == call.operands()[result.resized]) {
+      return std::nullopt;  // it gives an input a new shape
     }
   }
   StandInCall call_on_cpu(call, c10::DeviceType::CPU, StandInCall::Mode::kShrunk);
@@ -91,11 +139,15 @@ std::optional<PointwiseResult> pointwise_rule(const CallView& call) {
   if (!out.defined() || !shrunk_to(out, shape) || out.is_conj() || out.is_neg()) {
     return std::nullopt;
   }
-  if (!result.in_place) {
+  if (!result.in_place || result.resized >= 0) {
+    auto strides = result_strides(call, call_on_cpu, out, shape);
+    if (!strides) {
+      return std::nullopt;
+    }
     result.meta.sizes = Dims(shape.begin(), shape.end());
     result.meta.dtype = out.scalar_type();
     result.meta.numel = c10::multiply_integers(shape);
-    result.meta.strides = result_strides(call, out.scalar_type());
+    result.meta.strides = std::move(*strides);
   }
   return result;
 }
