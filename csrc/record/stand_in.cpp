@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "record/native_meta.h"
@@ -17,6 +18,24 @@
 namespace tiledev {
 
 namespace {
+
+// The strides of a dense tensor of these sizes whose dimensions lie in memory in the order of
+// `like`; contiguous where that leaves it open.
+Dims dense_strides(const Dims& sizes, c10::IntArrayRef like) {
+  c10::SmallVector<size_t, 5> order(sizes.size());  // innermost first
+  std::iota(order.rbegin(), order.rend(), size_t{0});
+  if (std::find(like.begin(), like.end(), 0) == like.end()) {
+    std::stable_sort(order.begin(), order.end(),
+                     [like](size_t a, size_t b) { return like[a] < like[b]; });
+  }
+  Dims strides(sizes.size());
+  int64_t next = 1;
+  for (const size_t d : order) {
+    strides[d] = next;
+    next *= std::max<int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
 
 bool takes_pivots(const std::string& op) {
   return op.find("lu_solve") != std::string::npos || op.find("lu_unpack") != std::string::npos ||
@@ -83,7 +102,7 @@ at::Tensor StandInCall::make(const c10::TensorImpl& impl) {
     for (int64_t& size : sizes) {
       size = shrink(size);
     }
-    tensor = at::empty(sizes, options);
+    tensor = at::empty_strided(sizes, dense_strides(sizes, impl.strides()), options);
   } else {
     tensor = at::empty_strided(impl.sizes(), impl.strides(), options);
   }
