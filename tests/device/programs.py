@@ -19,6 +19,7 @@ from tests import support
 from tests.compare import alias_pattern, significant_strides
 from tests.device.program_ops import RULES
 from tests.device.program_rules import INTS
+from tests.device.program_tiles import tile, untile
 
 MAX_ELEMENTS = 400
 MAX_LIVE = 12
@@ -35,6 +36,7 @@ class Run:
         self.seen: list[Any] = []
         self.names: dict[str, Any] = {"torch": torch, "F": F, "dev": device, "seen": self.seen}
         self.names.update(_flushes(device))
+        self.names.update({"tile": tile, "untile": untile})
         torch.manual_seed(0)
 
     def execute(self, line: str) -> str:
@@ -389,6 +391,7 @@ def as_script(lines: list[str], found: str) -> str:
             "    import tiledev",
             "    flush, wait = tiledev.execute, tiledev.wait",
             "    synchronize = torch.tiledev.synchronize",
+            *(["from tests.device.program_tiles import tile, untile"] * ("untile()" in lines)),
             "torch.manual_seed(0)",
             *body,
             "for name, value in list(globals().items()):",

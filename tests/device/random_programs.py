@@ -1,7 +1,7 @@
 """Many random programs: python -m tests.device.random_programs --programs 20000 --seed 0 --jobs 2.
 
-With --tiny every axis that can be cut is cut in two or three tiles; floats may then differ by
-rounding.
+With --tiny every axis that can be cut is cut in two or three tiles; with --tiles names and tiles
+are chosen at random between the lines. Floats may then differ by rounding.
 Prints one line of summary; what failed goes to a file, each failure reduced to a script of its own.
 Programs run in processes of a few hundred each, so that a crash costs one program.
 """
@@ -18,21 +18,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests import support
+from tests.device.program_tiles import with_tiles
 from tests.device.programs import Writer, as_script, difference, reduce_program
 
 CHUNK = 250
-TINY_TOLERANCE = 1e-5  # sums over an axis that is cut round in another way
+TOLERANCE = 1e-5  # sums over an axis that is cut round in another way
 
 
-def program(seed: int) -> list[str]:
-    """The program of a seed: 5 to 40 lines."""
+def program(seed: int, mode: str = "") -> list[str]:
+    """The program of a seed: 5 to 40 lines, and if the mode is "tiles" those that choose them."""
     rng = random.Random(seed)
-    return Writer(rng).write(rng.randint(5, 40))
+    lines = Writer(rng).write(rng.randint(5, 40))
+    return with_tiles(lines, seed) if mode == "tiles" else lines
 
 
-def check(seed: int, tolerance: float) -> str | None:
+def check(seed: int, mode: str) -> str | None:
     """None, or a script that shows what differs."""
-    lines = program(seed)
+    lines, tolerance = program(seed, mode), TOLERANCE if mode else 0.0
     found = difference(lines, tolerance=tolerance)
     if found is None:
         return None
@@ -43,31 +45,31 @@ def check(seed: int, tolerance: float) -> str | None:
 
 
 @contextmanager
-def tiles(tiny: bool) -> Iterator[float]:
-    """Cuts as asked for; gives the tolerance for floats."""
-    if not tiny:
-        yield 0.0
+def tiling(mode: str) -> Iterator[None]:
+    """Tiles as small as can be, if the mode is "tiny"."""
+    if mode != "tiny":
+        yield
         return
     from tests.tiling import tiny_tiles
 
     with tiny_tiles():
-        yield TINY_TOLERANCE
+        yield
 
 
-def check_range(first: int, last: int, tiny: bool) -> None:
+def check_range(first: int, last: int, mode: str) -> None:
     """Check seeds [first, last), a line of JSON each: the worker's half."""
-    with tiles(tiny) as tolerance:
+    with tiling(mode):
         for seed in range(first, last):
             print(json.dumps([seed, None]), flush=True)  # begun
-            print(json.dumps([seed, check(seed, tolerance) or ""]), flush=True)
+            print(json.dumps([seed, check(seed, mode) or ""]), flush=True)
 
 
-def run_range(first: int, last: int, tiny: bool, timeout: float) -> dict[int, str]:
+def run_range(first: int, last: int, mode: str, timeout: float) -> dict[int, str]:
     """Check seeds in a process of its own and go on behind a seed that crashes or hangs."""
     failures = {}
     while first < last:
         command = [sys.executable, "-m", "tests.device.random_programs"]
-        command += ["--tiny"] * tiny + ["--worker"]
+        command += [f"--{mode}"] * bool(mode) + ["--worker"]
         try:
             done = subprocess.run(
                 [*command, str(first), str(last)], capture_output=True, text=True, timeout=timeout
@@ -80,7 +82,7 @@ def run_range(first: int, last: int, tiny: bool, timeout: float) -> dict[int, st
         if rows and rows[-1] == [last - 1, rows[-1][1]] and rows[-1][1] is not None:
             break
         seed = rows[-1][0] if rows else first
-        failures[seed] = f"# seed {seed}\n# {end}\n" + "\n".join(program(seed))
+        failures[seed] = f"# seed {seed}\n# {end}\n" + "\n".join(program(seed, mode))
         first = seed + 1
     return failures
 
@@ -90,20 +92,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--programs", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0, help="the first program's seed")
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--tiny", action="store_true", help="with tiles as small as can be")
+    parser.add_argument(
+        "--tiny", dest="mode", action="store_const", const="tiny", help="tiles as small as can be"
+    )
+    parser.add_argument(
+        "--tiles", dest="mode", action="store_const", const="tiles", help="tiles at random"
+    )
     parser.add_argument("--failures", type=Path, default=Path("random_program_failures.txt"))
     parser.add_argument(
         "--show", type=int, metavar="SEED", help="print one program and its outcome"
     )
     parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
+    options.mode = options.mode or ""
     if options.worker:
-        check_range(*options.worker, options.tiny)
+        check_range(*options.worker, options.mode)
         return 0
     if options.show is not None:
-        with tiles(options.tiny) as tolerance:
-            shown = check(options.show, tolerance)
-        print(shown or as_script(program(options.show), "no difference"))
+        with tiling(options.mode):
+            shown = check(options.show, options.mode)
+        print(shown or as_script(program(options.show, options.mode), "no difference"))
         return 0
     return run_many(options)
 
@@ -115,7 +123,7 @@ def run_many(options: argparse.Namespace) -> int:
     chunks = [(first, min(first + CHUNK, end)) for first in range(options.seed, end, CHUNK)]
     failures: dict[int, str] = {}
     with ThreadPoolExecutor(options.jobs) as pool:
-        for found in pool.map(lambda chunk: run_range(*chunk, options.tiny, timeout=600), chunks):
+        for found in pool.map(lambda chunk: run_range(*chunk, options.mode, timeout=600), chunks):
             failures.update(found)
     print(
         f"{options.programs} programs on {support.DEVICE!r} from seed {options.seed}: "
