@@ -1,8 +1,8 @@
 """Random programs with every axis that can be cut in two or three uneven tiles, 4 workers.
 
 And with names and tiles that are chosen, changed and cleared at random between the lines. Sums over
-an axis that is cut round in another way than the CPU's, so floats agree within a tolerance; all else
-agrees exactly.
+an axis that is cut round in another way than the CPU's, so floats agree within a tolerance; all
+else agrees exactly.
 """
 
 import pytest
