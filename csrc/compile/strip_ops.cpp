@@ -27,6 +27,7 @@ constexpr StripOp kStripOps[] = {
     {"gelu_backward", {"grad_output", "self"}, "approximate", "tanh"},
     {"hardtanh", {"self", "min_val", "max_val"}},
     {"leaky_relu", {"self", "negative_slope"}},
+    {"lerp", {"self", "end", "weight"}},
     {"maximum", {"self", "other"}},
     {"minimum", {"self", "other"}},
     {"mul", {"self", "other"}},

@@ -67,6 +67,15 @@ TILEDEV_INLINE F<W> power(F<W> x, float exponent) {
                             : x;
 }
 
+// From x to y; as ATen, from the nearer end.
+template <int W>
+TILEDEV_INLINE F<W> lerp(F<W> x, F<W> y, F<W> weight) {
+  const F<W> size = simd::from_bits<W>(simd::bits<W>(weight) & 0x7fffffff);
+  const F<W> coefficient = size < 0.5f ? weight : weight - 1.f;
+  const F<W> base = size < 0.5f ? x : y;
+  return coefficient * (y - x) + base;
+}
+
 // ---- kernels
 // --------------------------------------------------------------------------------------
 
@@ -152,6 +161,7 @@ TILEDEV_STRIP2(gelu_backward_strip, gelu_backward<W>(x, y))
 TILEDEV_STRIP3(threshold_backward_strip, (y <= z ? simd::all<W>(0.f) : x))
 TILEDEV_STRIP3(threshold_strip, (x <= y ? z : x))
 TILEDEV_STRIP3(clamp_strip, minimum<W>(maximum<W>(x, y), z))
+TILEDEV_STRIP3(lerp_strip, lerp<W>(x, y, z))
 TILEDEV_STRIP4(addcmul_strip, x + u * y * z)
 TILEDEV_STRIP4(addcdiv_strip, x + u * y / z)
 
@@ -194,6 +204,7 @@ constexpr NamedKernel kKernels[] = {
     {"gelu_backward", gelu_backward_strip},
     {"hardtanh", clamp_strip},
     {"leaky_relu", leaky_relu_strip},
+    {"lerp", lerp_strip},
     {"maximum", maximum_strip},
     {"minimum", minimum_strip},
     {"mul", mul_strip},

@@ -33,6 +33,7 @@ OPS = {
     "gelu_backward": (lambda x, y: aten.gelu_backward(x, y, approximate="tanh"), 64),
     "hardtanh": (lambda x, y: F.hardtanh(x, -0.3, 0.4), 0),
     "leaky_relu": (lambda x, y: F.leaky_relu(x, 0.2), 0),
+    "lerp": (lambda x, y: torch.lerp(x, y, 0.7).lerp_(y, 0.3), 0),
     "maximum": (lambda x, y: torch.maximum(x, y), 0),
     "minimum": (lambda x, y: torch.minimum(x, y), 0),
     "mul": (lambda x, y: x * y, 0),
