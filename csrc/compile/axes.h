@@ -31,6 +31,18 @@ std::optional<StepAxes> find_axes(const Step& step);
 // becomes [b * s * d] for an elementwise op on contiguous tensors. Nothing if none can be merged.
 std::optional<StepAxes> collapse(const Step& step, const StepAxes& axes);
 
+// Whether the elements lie in memory in the order of their indices, without gaps.
+inline bool contiguous(const TensorMeta& meta) {
+  int64_t expected = 1;
+  for (size_t d = meta.sizes.size(); d-- > 0;) {
+    if (meta.sizes[d] != 1 && meta.strides[d] != expected) {
+      return false;
+    }
+    expected *= meta.sizes[d];
+  }
+  return true;
+}
+
 inline int64_t itemsize(const TensorMeta& meta) {
   return static_cast<int64_t>(c10::elementSize(meta.dtype));
 }

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "compile/axes.h"
 #include "compile/out_variant.h"
 
 namespace tiledev {
@@ -24,17 +25,6 @@ bool is_complex(const Step& step) {
   const auto complex = [](const View& view) { return c10::isComplexType(view.meta.dtype); };
   return std::any_of(step.operands.begin(), step.operands.end(), complex) ||
          std::any_of(step.outputs.begin(), step.outputs.end(), complex);
-}
-
-bool contiguous(const TensorMeta& meta) {
-  int64_t expected = 1;
-  for (size_t d = meta.sizes.size(); d-- > 0;) {
-    if (meta.sizes[d] != 1 && meta.strides[d] != expected) {
-      return false;
-    }
-    expected *= meta.sizes[d];
-  }
-  return true;
 }
 
 // `clone` and `to` are copies into a result of the right layout.
