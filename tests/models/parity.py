@@ -16,7 +16,7 @@ from tests.models.stock import Stock
 
 TILINGS = ("auto", "named", "tiny")
 TILES = {"batch": 2, "sequence": 3, "hidden": 5, "heads": 1}
-CLOSE = {"rtol": 1e-4, "atol": 1e-5}
+RTOL = 1e-4
 STEPS = {"rtol": 0.0, "atol": 1e-4}
 
 # What the weights of queries, keys and values are called: the heads are what they give.
@@ -186,7 +186,8 @@ def compare(stock: Stock, tiling: str, check: str, *arguments: Any) -> dict[str,
     with tiled(tiling, cpu_fallback=bool(stock.fallbacks)):
         run = Run(stock, support.DEVICE, tiling)
         got = getattr(run, check)(*arguments)
-        assert_equal(got, want, **(STEPS if check == "steps" else CLOSE))
+        close = {"rtol": RTOL, "atol": stock.atol}
+        assert_equal(got, want, **(STEPS if check == "steps" else close))
         taken = support.fallback_stats()
     assert set(taken) <= set(stock.fallbacks), taken
     return taken

@@ -59,6 +59,7 @@ class Stock:
         caches: the KV caches that `generate` is tried with; None is the network's own state.
         axes: the names that axes are given and tiled by in the runs with named tilings.
         fallbacks: ops that go to the CPU outside the graph, with the reason.
+        atol: what floats may differ by, beside 1e-4 of their size.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Stock:
     caches: tuple[str | None, ...] = ("dynamic", "static")
     axes: tuple[str, ...] = ("batch", "sequence", "hidden", "heads")
     fallbacks: Mapping[str, str] = field(default_factory=dict)
+    atol: float = 1e-5
 
     def build(self) -> nn.Module:
         """Returns the network on the CPU, the same weights each time."""

@@ -114,7 +114,10 @@ def networks(sizes: Sizes = TINY) -> list[Stock]:
     return [
         Stock("ResNet", classifier("ResNet", **resnet, layer_type="basic"), pictures, axes=rows),
         Stock("ResNet (bottleneck)", classifier("ResNet", **resnet), pictures, axes=rows),
-        Stock("MobileNetV2", classifier("MobileNetV2", **mobilenet), pictures, axes=rows),
+        # The CPU's own gradients, up to 3.5, are 1.5e-5 from those in float64.
+        Stock(
+            "MobileNetV2", classifier("MobileNetV2", **mobilenet), pictures, axes=rows, atol=5e-5
+        ),
         Stock("ConvNeXt", classifier("ConvNext", **convnext), pictures, axes=rows),
         Stock("MLP-Mixer", lambda: MlpMixer(sizes), pictures, axes=both),
         Stock("U-Net", lambda: UNet(sizes), masks, axes=rows),
