@@ -108,8 +108,7 @@ class RunBuilder {
     accesses_.clear();
   }
 
-  // ---- what stays in strips
-  // -----------------------------------------------------------------------
+  // ---- what stays in strips --------------------------------------------------------------------
 
   std::unordered_map<uint32_t, Lifetime> find_kept(const StripRun& run) const {
     std::unordered_map<uint32_t, Lifetime> kept;

@@ -34,7 +34,7 @@ struct alignas(64) HostMemory::Block {
 
 namespace {
 
-constexpr size_t kLarge = size_t{1} << 20;
+constexpr size_t kLarge = HostMemory::kLarge;
 constexpr size_t kHugePage = size_t{2} << 20;
 constexpr size_t kMost = size_t{1} << 60;  // beyond it sums could overflow
 constexpr int64_t kMinBound = int64_t{256} << 20;

@@ -28,6 +28,7 @@ namespace tiledev {
 class HostMemory final : public c10::Allocator {
  public:
   static constexpr size_t kAlignment = 64;
+  static constexpr size_t kLarge = size_t{1} << 20;  // from here on blocks are mapped one by one
 
   explicit HostMemory(MemoryCounters& counters) : counters_(counters) {}
 

@@ -14,7 +14,7 @@ namespace tiledev {
 
 namespace {
 
-constexpr size_t kLarge = size_t{1} << 20;  // from here on HostMemory maps blocks one by one
+constexpr size_t kLarge = HostMemory::kLarge;
 
 thread_local WorkMemory* current = nullptr;
 thread_local TaskMemory::Places* places = nullptr;

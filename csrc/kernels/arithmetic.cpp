@@ -19,7 +19,7 @@ using simd::F;
 #define TILEDEV_ARITHMETIC(name, sign)                                                   \
   template <int W>                                                                       \
   TILEDEV_INLINE void name##_loop(const float* a, const float* b, float* y, int64_t n) { \
-    simd::map<W>(a, b, y, n, [](F<W> u, F<W> v) TILEDEV_LAMBDA { return u sign v; });    \
+    simd::map<W>(y, n, [](F<W> u, F<W> v) TILEDEV_LAMBDA { return u sign v; }, a, b);    \
   }                                                                                      \
   TILEDEV_FOR_EACH_CPU(name, (const float* a, const float* b, float* y, int64_t n), (a, b, y, n))
 

@@ -82,8 +82,9 @@ TILEDEV_INLINE void forward_loop(const Forward& f) {
     const float scale = f.weight != nullptr ? invstd * f.weight[c] : invstd;
     const float shift = (f.bias != nullptr ? f.bias[c] : 0.f) - mean * scale;
     for (int64_t n = 0; n < samples; ++n) {
-      simd::map<W>(f.x.at(n, c), f.y.at(n, c), pixels,
-                   [scale, shift](F<W> v) TILEDEV_LAMBDA { return v * scale + shift; });
+      simd::map<W>(
+          f.y.at(n, c), pixels, [scale, shift](F<W> v) TILEDEV_LAMBDA { return v * scale + shift; },
+          f.x.at(n, c));
     }
     f.mean[c] = mean;
     f.invstd[c] = invstd;
@@ -104,8 +105,9 @@ TILEDEV_INLINE void inference_loop(const Inference& f) {
     const float scale = f.weight[c] / std::sqrt(f.var[c] + static_cast<float>(f.eps));
     const float shift = f.bias[c] - f.mean[c] * scale;
     for (int64_t n = 0; n < f.shape.samples; ++n) {
-      simd::map<W>(f.x.at(n, c), f.y.at(n, c), f.shape.pixels,
-                   [scale, shift](F<W> v) TILEDEV_LAMBDA { return v * scale + shift; });
+      simd::map<W>(
+          f.y.at(n, c), f.shape.pixels,
+          [scale, shift](F<W> v) TILEDEV_LAMBDA { return v * scale + shift; }, f.x.at(n, c));
     }
   }
 }
@@ -129,9 +131,10 @@ TILEDEV_INLINE void backward_loop(const Backward& b) {
     const auto slope = static_cast<float>(products * invstd * invstd / count);
     const float scale = b.weight != nullptr ? invstd * b.weight[c] : invstd;
     for (int64_t n = 0; n < samples; ++n) {
-      simd::map<W>(b.grad.at(n, c), b.x.at(n, c), b.grad_x.at(n, c), pixels,
-                   [=](F<W> g, F<W> v)
-                       TILEDEV_LAMBDA { return (g - offset - (v - mean) * slope) * scale; });
+      simd::map<W>(
+          b.grad_x.at(n, c), pixels,
+          [=](F<W> g, F<W> v) TILEDEV_LAMBDA { return (g - offset - (v - mean) * slope) * scale; },
+          b.grad.at(n, c), b.x.at(n, c));
     }
     b.grad_weight[c] = static_cast<float>(products * invstd);
     b.grad_bias[c] = static_cast<float>(sum);
@@ -142,8 +145,7 @@ TILEDEV_FOR_EACH_CPU(forward, (const Forward& f), (f))
 TILEDEV_FOR_EACH_CPU(inference, (const Inference& f), (f))
 TILEDEV_FOR_EACH_CPU(backward, (const Backward& b), (b))
 
-// ---- when
-// -----------------------------------------------------------------------------------------
+// ---- when --------------------------------------------------------------------------------------
 
 // Smaller images are ATen's: the loops run over pixels.
 constexpr int64_t kFewPixels = 16;

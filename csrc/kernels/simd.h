@@ -74,28 +74,15 @@ TILEDEV_INLINE F<W> from_bits(I<W> x) {
   return f;
 }
 
-// y = f(x), for n floats. What stands behind the last ones is 1 while f works on it.
-template <int W, typename Function>
-TILEDEV_INLINE void map(const float* x, float* y, int64_t n, Function f) {
+// y = f(in ...), for n floats. What stands behind the last ones is 1 while f works on it.
+template <int W, typename Function, typename... Inputs>
+TILEDEV_INLINE void map(float* y, int64_t n, Function f, const Inputs*... in) {
   int64_t i = 0;
   for (; i + W <= n; i += W) {
-    store<W>(y + i, f(load<W>(x + i)));
+    store<W>(y + i, f(load<W>(in + i)...));
   }
   if (i < n) {
-    store_part<W>(y + i, f(load_part<W>(x + i, n - i, 1.f)), n - i);
-  }
-}
-
-// y = f(a, b), likewise.
-template <int W, typename Function>
-TILEDEV_INLINE void map(const float* a, const float* b, float* y, int64_t n, Function f) {
-  int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    store<W>(y + i, f(load<W>(a + i), load<W>(b + i)));
-  }
-  if (i < n) {
-    const int64_t left = n - i;
-    store_part<W>(y + i, f(load_part<W>(a + i, left, 1.f), load_part<W>(b + i, left, 1.f)), left);
+    store_part<W>(y + i, f(load_part<W>(in + i, n - i, 1.f)...), n - i);
   }
 }
 
@@ -109,28 +96,27 @@ TILEDEV_INLINE F<W> at_least(F<W> x, float bound) {
   return x < bound ? all<W>(bound) : x;
 }
 
-template <int W>
-TILEDEV_INLINE float max_of(F<W> v) {
+// All elements put together by f, halves first.
+template <int W, typename Function>
+TILEDEV_INLINE float fold(F<W> v, Function f) {
   float parts[W];
   store<W>(parts, v);
   for (int half = W / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) {
-      parts[i] = parts[i + half] > parts[i] ? parts[i + half] : parts[i];
+      parts[i] = f(parts[i], parts[i + half]);
     }
   }
   return parts[0];
 }
 
 template <int W>
+TILEDEV_INLINE float max_of(F<W> v) {
+  return fold<W>(v, [](float a, float b) TILEDEV_LAMBDA { return b > a ? b : a; });
+}
+
+template <int W>
 TILEDEV_INLINE float sum_of(F<W> v) {
-  float parts[W];
-  store<W>(parts, v);
-  for (int half = W / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) {
-      parts[i] += parts[i + half];
-    }
-  }
-  return parts[0];
+  return fold<W>(v, [](float a, float b) TILEDEV_LAMBDA { return a + b; });
 }
 
 // e^r for |r| <= log(2) / 2. The method and the polynomial are those of expf in Cephes (S. L.

@@ -67,30 +67,33 @@ TILEDEV_INLINE double exponentials(const float* x, float* y, int64_t n, float ma
   return total;
 }
 
-template <int W>
-TILEDEV_INLINE void softmax_loop(const Rows& r) {
+// finish(x, y, max, sum) makes a row of the result, whose y = exp(x - max) add up to sum.
+template <int W, typename Finish>
+TILEDEV_INLINE void each_row(const Rows& r, Finish finish) {
   RowWriter writer(r.y, r.n, r.stream);
   for (int64_t row = 0; row < r.rows; ++row) {
     const float* x = r.x + row * r.n;
     float* y = writer.row(row);
     const float max = simd::maximum<W>(x, r.n);
-    const auto scale = static_cast<float>(1 / exponentials<W>(x, y, r.n, max));
-    simd::map<W>(y, y, r.n, [scale](F<W> v) TILEDEV_LAMBDA { return v * scale; });
+    finish(x, y, max, exponentials<W>(x, y, r.n, max));
     writer.finish(row);
   }
 }
 
 template <int W>
+TILEDEV_INLINE void softmax_loop(const Rows& r) {
+  each_row<W>(r, [&r](const float*, float* y, float, double sum) TILEDEV_LAMBDA {
+    const auto scale = static_cast<float>(1 / sum);
+    simd::map<W>(y, r.n, [scale](F<W> v) TILEDEV_LAMBDA { return v * scale; }, y);
+  });
+}
+
+template <int W>
 TILEDEV_INLINE void log_softmax_loop(const Rows& r) {
-  RowWriter writer(r.y, r.n, r.stream);
-  for (int64_t row = 0; row < r.rows; ++row) {
-    const float* x = r.x + row * r.n;
-    float* y = writer.row(row);
-    const float max = simd::maximum<W>(x, r.n);
-    const auto log_sum = static_cast<float>(std::log(exponentials<W>(x, y, r.n, max)));
-    simd::map<W>(x, y, r.n, [max, log_sum](F<W> v) TILEDEV_LAMBDA { return v - max - log_sum; });
-    writer.finish(row);
-  }
+  each_row<W>(r, [&r](const float* x, float* y, float max, double sum) TILEDEV_LAMBDA {
+    const auto log_sum = static_cast<float>(std::log(sum));
+    simd::map<W>(y, r.n, [max, log_sum](F<W> v) TILEDEV_LAMBDA { return v - max - log_sum; }, x);
+  });
 }
 
 TILEDEV_FOR_EACH_CPU(softmax, (const Rows& rows), (rows))

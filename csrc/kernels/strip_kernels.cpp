@@ -15,8 +15,7 @@ namespace {
 
 using simd::F;
 
-// ---- functions
-// ------------------------------------------------------------------------------------
+// ---- functions ---------------------------------------------------------------------------------
 
 // A NaN on either side is the result.
 template <int W>
@@ -28,12 +27,17 @@ TILEDEV_INLINE F<W> minimum(F<W> x, F<W> y) {
   return x != x ? x : (x < y ? x : y);
 }
 
+// 1 / (1 + exp(-x)), and zero below -last. By default that is where exp(-x) overflows in float.
 template <int W>
-TILEDEV_INLINE F<W> sigmoid(F<W> x) {
-  // Beyond this exp(-x) overflows in float, and the CPU's result is zero.
-  constexpr float kLast = 88.f;
-  const F<W> s = 1.f / (1.f + simd::exp<W>(simd::at_most<W>(simd::at_least<W>(-x, -kLast), kLast)));
-  return x < -kLast ? simd::all<W>(0.f) : s;
+TILEDEV_INLINE F<W> sigmoid(F<W> x, float last = 88.f) {
+  const F<W> s = 1.f / (1.f + simd::exp<W>(simd::at_most<W>(simd::at_least<W>(-x, -last), last)));
+  return x < -last ? simd::all<W>(0.f) : s;
+}
+
+template <int W>
+TILEDEV_INLINE F<W> silu_backward(F<W> grad, F<W> x) {
+  const F<W> s = sigmoid<W>(x);
+  return grad * s * (1.f + x * (1.f - s));
 }
 
 // gelu(x) = x (1 + tanh u) / 2 = x s with u = sqrt(2 / pi) (x + 0.044715 x^3) and
@@ -43,10 +47,8 @@ constexpr float kKappa = 0.044715f;
 
 template <int W>
 TILEDEV_INLINE F<W> gelu_gate(F<W> x) {
-  const F<W> v = kTwoBeta * x * (1.f + kKappa * (x * x));
-  // Beyond this tanh is -1 in float, and the CPU's result is zero (NaN for -inf).
-  const F<W> s = 1.f / (1.f + simd::exp<W>(simd::at_most<W>(simd::at_least<W>(-v, -80.f), 80.f)));
-  return v < -80.f ? simd::all<W>(0.f) : s;
+  // Below -80 tanh is -1 in float, and the CPU's result is zero (NaN for -inf).
+  return sigmoid<W>(kTwoBeta * x * (1.f + kKappa * (x * x)), 80.f);
 }
 
 // d gelu / dx = s + x s' with s' = s (1 - s) d(2 u) / dx.
@@ -76,61 +78,25 @@ TILEDEV_INLINE F<W> lerp(F<W> x, F<W> y, F<W> weight) {
   return coefficient * (y - x) + base;
 }
 
-// ---- kernels
-// --------------------------------------------------------------------------------------
+// ---- kernels -----------------------------------------------------------------------------------
 
-template <int W, typename Function>
-TILEDEV_INLINE void map1(const float* const* in, float* out, int64_t n, Function f) {
-  simd::map<W>(in[0], out, n, f);
-}
-
-template <int W, typename Function>
-TILEDEV_INLINE void map2(const float* const* in, float* out, int64_t n, Function f) {
-  simd::map<W>(in[0], in[1], out, n, f);
-}
-
-template <int W, typename Function>
-TILEDEV_INLINE void map3(const float* const* in, float* out, int64_t n, Function f) {
-  const float *a = in[0], *b = in[1], *c = in[2];
-  int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    simd::store<W>(out + i, f(simd::load<W>(a + i), simd::load<W>(b + i), simd::load<W>(c + i)));
-  }
-  if (i < n) {
-    const auto part = [&](const float* p)
-                          TILEDEV_LAMBDA { return simd::load_part<W>(p + i, n - i, 1.f); };
-    simd::store_part<W>(out + i, f(part(a), part(b), part(c)), n - i);
-  }
-}
-
-template <int W, typename Function>
-TILEDEV_INLINE void map4(const float* const* in, float* out, int64_t n, Function f) {
-  const float *a = in[0], *b = in[1], *c = in[2], *d = in[3];
-  int64_t i = 0;
-  for (; i + W <= n; i += W) {
-    simd::store<W>(out + i, f(simd::load<W>(a + i), simd::load<W>(b + i), simd::load<W>(c + i),
-                              simd::load<W>(d + i)));
-  }
-  if (i < n) {
-    const auto part = [&](const float* p)
-                          TILEDEV_LAMBDA { return simd::load_part<W>(p + i, n - i, 1.f); };
-    simd::store_part<W>(out + i, f(part(a), part(b), part(c), part(d)), n - i);
-  }
-}
-
-#define TILEDEV_STRIP(name, map, parameters, expression)                             \
-  template <int W>                                                                   \
-  TILEDEV_INLINE void name##_loop(const float* const* in, float* out, int64_t n) {   \
-    map<W>(in, out, n, [] parameters TILEDEV_LAMBDA -> F<W> { return expression; }); \
-  }                                                                                  \
+#define TILEDEV_STRIP(name, inputs, parameters, expression)                        \
+  template <int W>                                                                 \
+  TILEDEV_INLINE void name##_loop(const float* const* in, float* out, int64_t n) { \
+    const auto f = [] parameters TILEDEV_LAMBDA -> F<W> { return expression; };    \
+    simd::map<W> inputs;                                                           \
+  }                                                                                \
   TILEDEV_FOR_EACH_CPU(name, (const float* const* in, float* out, int64_t n), (in, out, n))
 
-#define TILEDEV_STRIP1(name, expression) TILEDEV_STRIP(name, map1, (F<W> x), expression)
-#define TILEDEV_STRIP2(name, expression) TILEDEV_STRIP(name, map2, (F<W> x, F<W> y), expression)
+#define TILEDEV_STRIP1(name, expression) \
+  TILEDEV_STRIP(name, (out, n, f, in[0]), (F<W> x), expression)
+#define TILEDEV_STRIP2(name, expression) \
+  TILEDEV_STRIP(name, (out, n, f, in[0], in[1]), (F<W> x, F<W> y), expression)
 #define TILEDEV_STRIP3(name, expression) \
-  TILEDEV_STRIP(name, map3, (F<W> x, F<W> y, F<W> z), expression)
-#define TILEDEV_STRIP4(name, expression) \
-  TILEDEV_STRIP(name, map4, (F<W> x, F<W> y, F<W> z, F<W> u), expression)
+  TILEDEV_STRIP(name, (out, n, f, in[0], in[1], in[2]), (F<W> x, F<W> y, F<W> z), expression)
+#define TILEDEV_STRIP4(name, expression)                                                         \
+  TILEDEV_STRIP(name, (out, n, f, in[0], in[1], in[2], in[3]), (F<W> x, F<W> y, F<W> z, F<W> u), \
+                expression)
 
 TILEDEV_STRIP1(copy_strip, x)
 TILEDEV_STRIP1(neg_strip, -x)
@@ -157,6 +123,7 @@ TILEDEV_STRIP2(minimum_strip, minimum<W>(x, y))
 TILEDEV_STRIP2(leaky_relu_strip, (x > 0.f ? x : x * y))
 TILEDEV_STRIP2(tanh_backward_strip, x * (1.f - y * y))
 TILEDEV_STRIP2(sigmoid_backward_strip, x * (1.f - y) * y)
+TILEDEV_STRIP2(silu_backward_strip, silu_backward<W>(x, y))
 TILEDEV_STRIP2(gelu_backward_strip, gelu_backward<W>(x, y))
 TILEDEV_STRIP3(threshold_backward_strip, (y <= z ? simd::all<W>(0.f) : x))
 TILEDEV_STRIP3(threshold_strip, (x <= y ? z : x))
@@ -165,21 +132,11 @@ TILEDEV_STRIP3(lerp_strip, lerp<W>(x, y, z))
 TILEDEV_STRIP4(addcmul_strip, x + u * y * z)
 TILEDEV_STRIP4(addcdiv_strip, x + u * y / z)
 
-template <int W>
-TILEDEV_INLINE void silu_backward_strip_loop(const float* const* in, float* out, int64_t n) {
-  map2<W>(in, out, n, [](F<W> grad, F<W> x) TILEDEV_LAMBDA {
-    const F<W> s = sigmoid<W>(x);
-    return grad * s * (1.f + x * (1.f - s));
-  });
-}
-TILEDEV_FOR_EACH_CPU(silu_backward_strip, (const float* const* in, float* out, int64_t n),
-                     (in, out, n))
-
 // in[1]: the exponent, the same for all.
 template <int W>
 TILEDEV_INLINE void pow_strip_loop(const float* const* in, float* out, int64_t n) {
   const float exponent = in[1][0];
-  map1<W>(in, out, n, [exponent](F<W> x) TILEDEV_LAMBDA { return power<W>(x, exponent); });
+  simd::map<W>(out, n, [exponent](F<W> x) TILEDEV_LAMBDA { return power<W>(x, exponent); }, in[0]);
 }
 TILEDEV_FOR_EACH_CPU(pow_strip, (const float* const* in, float* out, int64_t n), (in, out, n))
 
