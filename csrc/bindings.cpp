@@ -264,7 +264,7 @@ PYBIND11_MODULE(_C, m) {
         }));
   m.def("empty_cache", torch::wrap_pybind_function([] {
           const WithoutInterpreter released;
-          session().buffers().host_memory().trim(0);
+          session().empty_cache();
         }));
   m.def("set_memory_limit",
         torch::wrap_pybind_function([](int64_t nbytes) { session().set_memory_limit(nbytes); }));

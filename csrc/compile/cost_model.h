@@ -19,14 +19,23 @@ inline constexpr int64_t kChainWork = 16 * kSmallWork;  // of all ops of such a 
 // What the tile of a segment should occupy of the cache.
 inline constexpr int64_t kTileBytes = 1 << 20;         // elementwise: L2 and a little of L3
 inline constexpr int64_t kProductTileBytes = 4 << 20;  // with matrix products: inside of L3
-inline constexpr double kProductTileFlops = 2e7;       // below this BLAS loses speed,
-inline constexpr int64_t kProductTileRows = 128;       // and below this many rows
-inline constexpr double kFlopsPerByte = 4;             // above this products decide
+// Below so many FLOPs of a product, and so many rows, speed is lost: by BLAS, which packs both
+// matrices in each call, and by kernels/products.
+struct ProductTile {
+  double flops;
+  int64_t rows;
+};
+inline constexpr ProductTile kBlasTile{2e7, 128}, kOwnProductTile{1e7, 64};
+inline constexpr double kFlopsPerByte = 4;  // above this products decide
 
 // Tiles for each worker, so that a slow core holds nobody up.
 inline constexpr int64_t kTilesPerWorker = 4;
 // oneDNN lays out the weights of a convolution anew in each call.
 inline constexpr int64_t kConvolutionTilesPerWorker = 1;
+// What a segment may hold of matrices that are laid out anew for its products.
+inline constexpr int64_t kPackedBytes = 128 << 20;
+// What may be kept of them between plans.
+inline constexpr int64_t kKeptBytes = 256 << 20;
 // Lanes where tiles must not depend on the number of workers.
 inline constexpr int kFixedLanes = 4;
 

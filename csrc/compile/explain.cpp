@@ -1,5 +1,6 @@
 #include "compile/explain.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <sstream>
@@ -39,6 +40,11 @@ size_t ops_in_strips(const Segment& segment) {
   return ops;
 }
 
+size_t products(const Segment& segment) {
+  return std::count_if(segment.steps.begin(), segment.steps.end(),
+                       [](const Step& step) { return step.product.has_value(); });
+}
+
 std::string how(const Segment& segment) {
   std::ostringstream out;
   if (segment.tiled()) {
@@ -48,6 +54,9 @@ std::string how(const Segment& segment) {
     }
     if (const size_t ops = ops_in_strips(segment)) {
       out << ", " << ops << " ops in strips";
+    }
+    if (const size_t count = products(segment)) {
+      out << ", " << count << " products with " << segment.packed.size() << " packed matrices";
     }
   } else {
     out << "whole (" << segment.whole_reason << ')';
@@ -114,7 +123,8 @@ std::string explain_json(const Plan& plan) {
         << "\", \"count\": " << segment.steps.size() << ", \"how\": \"" << how(segment)
         << "\", \"tiled\": " << (segment.tiled() ? "true" : "false")
         << ", \"tiles\": " << segment.tiles() << ", \"lanes\": " << segment.lanes
-        << ", \"strips\": " << ops_in_strips(segment) << ", \"bytes_read\": " << segment.bytes_read
+        << ", \"strips\": " << ops_in_strips(segment) << ", \"products\": " << products(segment)
+        << ", \"packed\": " << segment.packed.size() << ", \"bytes_read\": " << segment.bytes_read
         << ", \"bytes_written\": " << segment.bytes_written
         << ", \"scratch_bytes\": " << segment.scratch_bytes << ", \"successors\": [";
     for (size_t i = 0; i < segment.successors.size(); ++i) {

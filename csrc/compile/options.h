@@ -25,6 +25,7 @@ struct CompileOptions {
   TilingMode mode = TilingMode::kAuto;
   bool named = false;                         // some dimension of some buffer has a name
   std::map<std::string, AxisTiling> tilings;  // by the axis's name
+  bool products = false;                      // kernels/products takes the products of tiles
   bool verify = false;
 };
 

@@ -23,6 +23,7 @@ constexpr Pass kPasses[] = {
     {"segments", form_segments},        // steps -> segments, each cut along one axis
     {"tiling", choose_tiles},           // where the tiles begin and end
     {"temporaries", find_temporaries},  // which of them live in a worker's scratch
+    {"products", find_products},        // which products we take ourselves, and what they share
     {"strips", form_strips},            // elementwise steps that go strip by strip through L1
     {"scratch", place_scratch},         // where in the scratch the other temporaries lie
     {"dependences", find_dependences},

@@ -38,6 +38,7 @@ void name_axes(Compilation& c);
 void form_segments(Compilation& c);
 void choose_tiles(Compilation& c);
 void find_temporaries(Compilation& c);
+void find_products(Compilation& c);
 void form_strips(Compilation& c);
 void place_scratch(Compilation& c);
 void find_dependences(Compilation& c);

@@ -31,8 +31,9 @@ struct Segment {
   uint32_t lanes = 0;            // runs of tiles with partial results of their own; 0: none
   int64_t scratch_bytes = 0;     // of a worker, for the longest tile
   std::vector<StripRun> strips;  // in order
-  bool wide = false;             // not tiled, and large: its ops use all cores
-  std::string whole_reason;      // why it is not tiled
+  std::vector<PackedOperand> packed;
+  bool wide = false;         // not tiled, and large: its ops use all cores
+  std::string whole_reason;  // why it is not tiled
 
   int64_t work = 0;  // elements read and written
   double flops = 0;

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "compile/product_call.h"
 #include "graph/node.h"
 #include "rules/rule.h"
 
@@ -67,14 +68,15 @@ struct Step {
   // The element of a list of scalars that this part of a node uses: (argument, element).
   int32_t scalar_list_arg = -1;
   uint32_t scalar_list_at = 0;
-  Combine combine = Combine::kNone;  // of the partial outputs
-  bool accumulates = false;          // mm: later tiles are added by the product itself
-  double mean_of = 0;                // kMean: divide by this many in the end
-  int64_t work = 0;                  // elements read and written
-  double flops = 0;                  // of products of matrices
-  bool whole = false;                // its rule does not hold for these arguments
-  bool alone = false;                // small, and must come early: never tiled
-  std::vector<uint32_t> after;       // earlier steps of the segment whose results it needs
+  Combine combine = Combine::kNone;    // of the partial outputs
+  bool accumulates = false;            // mm: later tiles are added by the product itself
+  std::optional<ProductCall> product;  // it is one, and kernels/products takes it
+  double mean_of = 0;                  // kMean: divide by this many in the end
+  int64_t work = 0;                    // elements read and written
+  double flops = 0;                    // of products of matrices
+  bool whole = false;                  // its rule does not hold for these arguments
+  bool alone = false;                  // small, and must come early: never tiled
+  std::vector<uint32_t> after;         // earlier steps of the segment whose results it needs
 
   // All views: the operands, then the outputs.
   size_t view_count() const { return operands.size() + outputs.size(); }

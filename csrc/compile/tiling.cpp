@@ -83,10 +83,10 @@ class Tiler {
     int64_t tiles = std::max<int64_t>(1, (cut_bytes_ + target - 1) / target);
     tiles = std::max(tiles, workers * kTilesPerWorker);
     if (products) {
+      const ProductTile& least = options_.products ? kOwnProductTile : kBlasTile;
       const auto most =
-          static_cast<int64_t>(segment_.flops / static_cast<double>(products_) / kProductTileFlops);
-      tiles =
-          std::min({tiles, std::max(most, workers), std::max(rows_ / kProductTileRows, workers)});
+          static_cast<int64_t>(segment_.flops / static_cast<double>(products_) / least.flops);
+      tiles = std::min({tiles, std::max(most, workers), std::max(rows_ / least.rows, workers)});
     } else {
       tiles = std::min(tiles, std::max<int64_t>(1, segment_.work / kSmallWork));
     }

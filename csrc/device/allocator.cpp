@@ -33,7 +33,7 @@ class Allocator final : public c10::DeviceAllocator {
   }
 
   bool initialized() override { return true; }
-  void emptyCache(c10::MempoolId_t) override { Session::get().buffers().host_memory().trim(0); }
+  void emptyCache(c10::MempoolId_t) override { Session::get().empty_cache(); }
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
 
   DeviceStats getDeviceStats(c10::DeviceIndex) override {

@@ -143,6 +143,14 @@ TILEDEV_INLINE F<W> exp(F<W> x) {
   return exp_polynomial<W>(r) * from_bits<W>((bits<W>(shifted) + 127) << 23);
 }
 
+// e^x for x <= 0 or NaN. What lies between a denormal and the smallest normal float becomes zero.
+template <int W>
+TILEDEV_INLINE F<W> exp_below_zero(F<W> x) {
+  constexpr float kLast = -87.f;
+  const F<W> e = exp<W>(at_least<W>(x, kLast));
+  return x < kLast ? all<W>(0.f) : e;
+}
+
 // e^x for all x: overflow gives infinity, underflow a denormal or zero.
 template <int W>
 TILEDEV_INLINE F<W> exp_of_any(F<W> x) {

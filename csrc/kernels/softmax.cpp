@@ -24,14 +24,6 @@ struct Rows {
   bool stream;
 };
 
-// e^x for x <= 0 or NaN. What lies between a denormal and the smallest normal float becomes zero.
-template <int W>
-TILEDEV_INLINE F<W> exp_below_zero(F<W> x) {
-  constexpr float kLast = -87.f;
-  const F<W> e = simd::exp<W>(simd::at_least<W>(x, kLast));
-  return x < kLast ? simd::all<W>(0.f) : e;
-}
-
 // y = exp(x - max), and the sum of them.
 template <int W>
 TILEDEV_INLINE double exponentials(const float* x, float* y, int64_t n, float max) {
@@ -41,21 +33,21 @@ TILEDEV_INLINE double exponentials(const float* x, float* y, int64_t n, float ma
     F<W> a{}, b{};
     int64_t i = begin;
     for (; i + 2 * W <= end; i += 2 * W) {
-      const F<W> u = exp_below_zero<W>(simd::load<W>(x + i) - max);
-      const F<W> v = exp_below_zero<W>(simd::load<W>(x + i + W) - max);
+      const F<W> u = simd::exp_below_zero<W>(simd::load<W>(x + i) - max);
+      const F<W> v = simd::exp_below_zero<W>(simd::load<W>(x + i + W) - max);
       simd::store<W>(y + i, u);
       simd::store<W>(y + i + W, v);
       a += u;
       b += v;
     }
     for (; i + W <= end; i += W) {
-      const F<W> u = exp_below_zero<W>(simd::load<W>(x + i) - max);
+      const F<W> u = simd::exp_below_zero<W>(simd::load<W>(x + i) - max);
       simd::store<W>(y + i, u);
       a += u;
     }
     if (i < end) {
       float rest[W];
-      const F<W> u = exp_below_zero<W>(simd::load_part<W>(x + i, end - i, max) - max);
+      const F<W> u = simd::exp_below_zero<W>(simd::load_part<W>(x + i, end - i, max) - max);
       simd::store_part<W>(y + i, u, end - i);
       simd::store<W>(rest, u);
       for (int64_t k = 0; k < end - i; ++k) {

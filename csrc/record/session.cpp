@@ -198,6 +198,7 @@ CompileOptions Session::compile_options() {
   options.workers = executor().workers();
   options.mode = tiling_mode_;
   options.deterministic = at::globalContext().deterministicAlgorithms();
+  options.products = executor().takes_products();
   options.verify = verify_;
   options.named = !axis_extents_.empty();
   options.tilings = tilings_;

@@ -45,6 +45,8 @@ class Session {
   int workers();
   // Changes this setting at any time.
   void set_memory_limit(int64_t nbytes);
+  // Gives memory that is kept for later use back to the system.
+  void empty_cache();
 
   BufferPool& buffers() { return buffers_; }
   // The lock for the fields of buffers and for append().

@@ -17,6 +17,16 @@ void Session::set_memory_limit(int64_t nbytes) {
   const std::lock_guard lock(mutex_);
   settings_.memory_limit = nbytes;
   buffers_.set_limit(nbytes);
+  if (executor_ && nbytes != BufferPool::kNoLimit) {
+    executor_->release_kept();
+  }
+}
+
+void Session::empty_cache() {
+  if (const auto executor = running_executor()) {
+    executor->release_kept();
+  }
+  buffers_.host_memory().trim(0);
 }
 
 void Session::restrict_workers(const std::string& kind) {

@@ -44,12 +44,17 @@ class Executor {
   // The errors that no wait has reported yet, oldest first; they count as taken.
   virtual std::vector<std::shared_ptr<RunError>> take_errors() = 0;
 
+  // Lets go of memory that is kept for later plans.
+  virtual void release_kept() = 0;
+
   // Who runs what, and when.
   virtual Trace& trace() = 0;
 
   virtual size_t unfinished() const = 0;  // tasks
   virtual size_t unfinished_plans() const = 0;
   virtual int workers() const = 0;
+  // Whether products of tiles are its own, where the plan says so (Step::product).
+  virtual bool takes_products() const = 0;
   virtual bool supports(const Node& node) const = 0;
   virtual Stats stats() const = 0;
 };

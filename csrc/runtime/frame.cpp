@@ -214,9 +214,13 @@ void Frame::release_scratch() {
 
 // ---- running ------------------------------------------------------------------------------------
 
-void Frame::run(size_t i, bool first) {
+void Frame::run(size_t i, bool first, const PackedMatrices& packed, WorkMemory& memory) {
   const Step& step = segment_.steps[i];
   StepFrame& frame = steps_[i];
+  if (step.product && run_product(*step.product, frame.tensors, frame.args,
+                                  step.accumulates && !first, packed, memory)) {
+    return;
+  }
   if (step.accumulates && !first) {
     frame.tensors[2].addmm_(frame.tensors[0], frame.tensors[1]);
     return;

@@ -114,6 +114,7 @@ inline bool finished(const TaskRef& ref) {
 struct BufferUse final : ExecutorState {
   TaskRef writer;
   c10::SmallVector<TaskRef, 2> readers;
+  std::shared_ptr<KeptMatrices> packed;  // or null
 };
 
 }  // namespace tiledev

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "graph/task_memory.h"
+#include "kernels/products.h"
 #include "runtime/executor.h"
 #include "runtime/instance.h"
 #include "runtime/intra_op.h"
@@ -31,10 +32,15 @@ class NativeExecutor final : public Executor {
   void drain(size_t plans, const std::function<void()>& interrupt) override;
   void cancel(std::shared_ptr<RunError> error) override;
   std::vector<std::shared_ptr<RunError>> take_errors() override;
+  void release_kept() override {
+    const std::lock_guard lock(submit_mutex_);
+    kept_.clear();
+  }
   Trace& trace() override { return trace_; }
   size_t unfinished() const override { return unfinished_.load(std::memory_order_acquire); }
   size_t unfinished_plans() const override { return plans_.load(std::memory_order_acquire); }
   int workers() const override { return static_cast<int>(workers_.size()); }
+  bool takes_products() const override { return has_products(); }
   bool supports(const Node&) const override { return true; }
   Stats stats() const override;
 
@@ -46,6 +52,7 @@ class NativeExecutor final : public Executor {
   };
 
   void link_entries(const InstancePtr& instance);
+  void keep_packed(Instance& instance);
   void publish_exits(const InstancePtr& instance);
   void follow(const TaskRef& earlier, const TaskRef& later);
   void push(size_t worker, TaskRef task);
@@ -64,6 +71,7 @@ class NativeExecutor final : public Executor {
   const bool pinned_;   // each worker to a core
   std::vector<std::unique_ptr<Worker>> workers_;
   std::mutex submit_mutex_;
+  AllKeptMatrices kept_;  // protected by the submit mutex
 
   std::mutex sleep_mutex_;
   std::condition_variable wake_;
@@ -139,6 +147,7 @@ void NativeExecutor::submit(PlanPtr plan, std::vector<Node> nodes) {
   {
     const std::lock_guard lock(submit_mutex_);
     link_entries(instance);
+    keep_packed(*instance);
     publish_exits(instance);
   }
   for (uint32_t t = 0; t < count; ++t) {
@@ -168,6 +177,32 @@ void NativeExecutor::link_entries(const InstancePtr& instance) {
   }
 }
 
+// Between plans that leave a matrix as it is, its packed form stays.
+void NativeExecutor::keep_packed(Instance& instance) {
+  if (memory_.scarce()) {
+    return;
+  }
+  for (size_t t = 0; t < instance.tasks.size(); ++t) {
+    const Segment& segment = instance.plan->segments[t];
+    for (size_t p = 0; p < segment.packed.size(); ++p) {
+      const PackedOperand& packed = segment.packed[p];
+      const View& view = segment.steps[packed.step].operands[packed.operand];
+      if (!packed.lasts) {
+        continue;
+      }
+      auto* use = static_cast<BufferUse*>(view.source.find(instance.nodes)->executor_state.get());
+      if (use == nullptr) {
+        continue;
+      }
+      if (!use->packed) {
+        use->packed = kept_.create();
+      }
+      instance.tasks[t].run.use_packed(segment, p,
+                                       use->packed->find(view, [this] { return kept_.room(); }));
+    }
+  }
+}
+
 void NativeExecutor::publish_exits(const InstancePtr& instance) {
   for (const PlanExit& exit : instance->plan->exits) {
     Buffer& buffer = resolve(instance->nodes, exit.buffer);
@@ -178,6 +213,7 @@ void NativeExecutor::publish_exits(const InstancePtr& instance) {
     if (exit.writer >= 0) {
       use.writer = {instance, static_cast<uint32_t>(exit.writer)};
       use.readers.clear();
+      use.packed.reset();
     } else {
       const auto gone = std::remove_if(use.readers.begin(), use.readers.end(), finished);
       use.readers.erase(gone, use.readers.end());
@@ -401,6 +437,7 @@ void NativeExecutor::wait(Buffer& buffer, bool for_write, const std::function<vo
       attach(use->writer);
     }
     if (for_write) {
+      use->packed.reset();
       for (const TaskRef& reader : use->readers) {
         attach(reader);
       }

@@ -61,6 +61,10 @@ void SegmentRun::cancel(const Segment& segment, const std::shared_ptr<RunError>&
 }
 
 void SegmentRun::share(const Segment& segment, size_t workers) {
+  packed_.resize(segment.packed.size());
+  for (auto& matrix : packed_) {
+    matrix = matrix ? std::move(matrix) : std::make_shared<PackedMatrix>();
+  }
   if (workers > 1 && segment.units() >= workers) {
     shares_ = workers;
     taken_ = std::make_unique<std::atomic<uint32_t>[]>(workers);
@@ -217,7 +221,7 @@ void SegmentRun::run_tiles(const Segment& segment, std::vector<Node>& nodes, uin
         if (!segment.tiled()) {
           bind(i);
         }
-        frame.run(i, t == begin);
+        frame.run(i, t == begin, packed_, allocator);
       });
     }
   }
@@ -297,6 +301,7 @@ SegmentRun::Outcome SegmentRun::finish(const Segment& segment, std::vector<Node>
   outcome.run = segment.steps.size() - broken;
   outcome.errors = std::move(fresh_);
   partials_.clear();
+  packed_.clear();
   return outcome;
 }
 

@@ -26,6 +26,11 @@ class SegmentRun {
   // Lets every step fail with this error.
   void cancel(const Segment& segment, const std::shared_ptr<RunError>& error);
 
+  // Gives it a packed matrix that other runs use, too (Segment::packed).
+  void use_packed(const Segment& segment, size_t number, std::shared_ptr<PackedMatrix> matrix) {
+    packed_.resize(segment.packed.size());
+    packed_[number] = std::move(matrix);
+  }
   // Deals the units out: each worker has a range of its own, the same in segments of as many units,
   // so that a tile meets the cache that it was in last. Called once, before the first unit.
   void share(const Segment& segment, size_t workers);
@@ -64,6 +69,7 @@ class SegmentRun {
   void mark(const Segment& segment, std::vector<Node>& nodes, size_t step,
             const std::shared_ptr<RunError>& error);
 
+  PackedMatrices packed_;
   size_t shares_ = 1;
   std::atomic<uint32_t> next_{0};                   // if there is one share
   std::unique_ptr<std::atomic<uint32_t>[]> taken_;  // else: of each

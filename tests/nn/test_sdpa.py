@@ -31,7 +31,9 @@ def visible(*shape):
     return mask
 
 
-def check(q, k, v, mask=None, *, view=lambda x: x, mask_view=lambda x: x, **options):
+def check(
+    q, k, v, mask=None, *, view=lambda x: x, mask_view=lambda x: x, tolerances=None, **options
+):
     """Output and gradients of attention over views of q, k, v and the mask."""
 
     def body(device):
@@ -50,7 +52,7 @@ def check(q, k, v, mask=None, *, view=lambda x: x, mask_view=lambda x: x, **opti
         grads = [x.grad for x in leaves]
         return [out, *grads, *([] if given is None or given.grad is None else [given.grad]), plain]
 
-    assert_same(body, **LOOSE[q.dtype])
+    assert_same(body, **(tolerances or LOOSE[q.dtype]))
 
 
 def qkv(dtype=torch.float32, *, heads=H, queries=L, keys=S, size=E, values=E):
@@ -98,7 +100,9 @@ class TestOptions:
     @pytest.mark.parametrize("scale", [None, 0.3, 1.0, 0.0, -0.5, 20.0])
     @pytest.mark.parametrize("kind", ["none", "bool [L, S]"])
     def test_scale(self, scale, kind):
-        check(*qkv(), MASKS[kind](), scale=scale)
+        # Of scores near 100 the last bit is 1e-5: CPU and device are as far from the exact gradients.
+        tolerances = {"rtol": 1e-4, "atol": 1e-4} if scale == 20.0 else None
+        check(*qkv(), MASKS[kind](), scale=scale, tolerances=tolerances)
 
     @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"scale": 0.3}], ids=str)
     @pytest.mark.parametrize("kind", ["none", "bool [B, 1, L, S]", "float [1, H, 1, S]"])
