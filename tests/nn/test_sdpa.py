@@ -100,7 +100,7 @@ class TestOptions:
     @pytest.mark.parametrize("scale", [None, 0.3, 1.0, 0.0, -0.5, 20.0])
     @pytest.mark.parametrize("kind", ["none", "bool [L, S]"])
     def test_scale(self, scale, kind):
-        # Of scores near 100 the last bit is 1e-5: CPU and device are as far from the exact gradients.
+        # The last bit of scores near 100 is 1e-5; the CPU is as far from the exact gradients.
         tolerances = {"rtol": 1e-4, "atol": 1e-4} if scale == 20.0 else None
         check(*qkv(), MASKS[kind](), scale=scale, tolerances=tolerances)
 
