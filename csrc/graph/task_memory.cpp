@@ -32,7 +32,11 @@ class Allocator final : public c10::Allocator {
     if (void* place = places != nullptr ? places->take(nbytes) : nullptr) {
       return {place, place, &leave, c10::Device(c10::DeviceType::CPU)};
     }
-    return lend(current->allocate(nbytes));
+    c10::DataPtr memory = lend(current->allocate(nbytes));
+    if (places != nullptr) {
+      places->note(memory.get(), nbytes);
+    }
+    return memory;
   }
 
   void copy_data(void* to, const void* from, size_t count) const override {
@@ -112,24 +116,49 @@ TaskMemory::Places::Places() {
 }
 
 TaskMemory::Places::~Places() {
+  end();
+}
+
+void TaskMemory::Places::end() {
   places = nullptr;
 }
 
-void TaskMemory::Places::add(void* data, size_t nbytes) {
+void TaskMemory::Places::add(void* data, size_t nbytes, uint32_t turn) {
   if (nbytes >= kLarge && Allocator::installed != nullptr) {
-    free_.push_back({data, nbytes});
+    places_.push_back({data, nbytes, turn});
   }
 }
 
+uint32_t TaskMemory::Places::requests(size_t nbytes) const {
+  return static_cast<uint32_t>(
+      std::count_if(given_.begin(), given_.end(),
+                    [nbytes](const Place& given) { return given.nbytes == nbytes; }));
+}
+
 void* TaskMemory::Places::take(size_t nbytes) {
-  const auto found = std::find_if(free_.begin(), free_.end(),
-                                  [nbytes](const Place& place) { return place.nbytes == nbytes; });
-  if (found == free_.end()) {
+  const uint32_t turn = requests(nbytes);
+  const auto found = std::find_if(places_.begin(), places_.end(), [=](const Place& place) {
+    return place.nbytes == nbytes && place.turn == turn;
+  });
+  if (found == places_.end()) {
     return nullptr;
   }
-  void* data = found->data;
-  free_.erase(found);
-  return data;
+  given_.push_back(*found);
+  return found->data;
+}
+
+void TaskMemory::Places::note(void* data, size_t nbytes) {
+  const bool wanted = std::any_of(places_.begin(), places_.end(),
+                                  [nbytes](const Place& place) { return place.nbytes == nbytes; });
+  if (wanted) {
+    given_.push_back({data, nbytes, requests(nbytes)});
+  }
+}
+
+std::optional<uint32_t> TaskMemory::Places::turn_of(const void* data) const {
+  const auto found = std::find_if(given_.rbegin(), given_.rend(),
+                                  [data](const Place& given) { return given.data == data; });
+  return found == given_.rend() ? std::nullopt : std::optional(found->turn);
 }
 
 void TaskMemory::install() {

@@ -3,6 +3,8 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 
 #include "graph/work_memory.h"
 
@@ -29,9 +31,10 @@ class TaskMemory {
     WorkMemory* const before_;
   };
 
-  // Memory where results of a call should lie. Whoever asks for as many bytes on this thread, first
-  // of all the kernel for its result, gets it. If another takes it, it is no more than a
-  // temporary's memory, and the caller copies the result there afterwards.
+  // Memory where results of a call should lie. A kernel may ask for temporaries of the same size
+  // before it asks for a result, but does so in each call alike: the caller says which request to
+  // give it to, and learns from each call which it should have been. Where that was wrong, the
+  // result lies elsewhere, and the caller copies it.
   class Places {
    public:
     Places();
@@ -39,17 +42,28 @@ class TaskMemory {
     Places(const Places&) = delete;
     Places& operator=(const Places&) = delete;
 
-    // Within a large block of a HostMemory; small ones are not worth it, and ignored.
-    void add(void* data, size_t nbytes);
-    // Takes one that has this size; null if there is none.
+    // For the request number `turn` for so many bytes. Within a large block of a HostMemory; small
+    // ones are not worth it, and ignored.
+    void add(void* data, size_t nbytes, uint32_t turn);
+    // From now on requests go elsewhere again.
+    void end();
+    // The place for this request, or null.
     void* take(size_t nbytes);
+    // Notes what a request got that had no place.
+    void note(void* data, size_t nbytes);
+    // The number of the last request that got this memory, among those for as many bytes.
+    std::optional<uint32_t> turn_of(const void* data) const;
 
    private:
     struct Place {
       void* data;
       size_t nbytes;
+      uint32_t turn;
     };
-    c10::SmallVector<Place, 4> free_;
+    uint32_t requests(size_t nbytes) const;
+
+    c10::SmallVector<Place, 4> places_;
+    c10::SmallVector<Place, 4> given_;  // to requests of these sizes, in order
   };
 
   // Makes it the process' CPU allocator; once. Not if the one there is cannot be stood before.

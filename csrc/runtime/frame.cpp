@@ -101,6 +101,7 @@ void Frame::build(const Step& step, StepFrame& frame) {
   for (const auto& [arg, value] : step.patches) {
     frame.args[arg] = value;
   }
+  frame.turns.resize(step.outputs.size());
   if (step.form == Step::Form::kOut) {
     for (size_t t = step.operands.size(); t < count; ++t) {
       frame.args.emplace_back(frame.tensors[t]);
@@ -229,12 +230,11 @@ void Frame::run(size_t i, bool first, const PackedMatrices& packed, WorkMemory& 
   stack_.insert(stack_.end(), frame.args.begin(), frame.args.end());
   constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
   if (step.form == Step::Form::kFunctional) {
-    {
-      TaskMemory::Places places;
-      offer_places(step, frame, first, places);
-      step.callee->redispatchBoxed(kCpu, &stack_);
-    }
-    store(step, frame, first);
+    TaskMemory::Places places;
+    offer_places(step, frame, first, places);
+    step.callee->redispatchBoxed(kCpu, &stack_);
+    places.end();
+    store(step, frame, first, places);
   } else {
     step.callee->redispatchBoxed(kCpu, &stack_);
   }
@@ -260,13 +260,14 @@ void Frame::offer_places(const Step& step, const StepFrame& frame, bool first,
     const View& view = step.view(t);
     const at::Tensor& tensor = frame.tensors[t];
     if (!view.discarded && !(view.partial && !first) && tensor.is_non_overlapping_and_dense()) {
-      places.add(tensor.mutable_data_ptr(), tensor.nbytes());
+      places.add(tensor.mutable_data_ptr(), tensor.nbytes(), frame.turns[t - step.operands.size()]);
     }
   }
 }
 
 // Copies what a functional op returned to where the plan wants it, if it does not lie there.
-void Frame::store(const Step& step, StepFrame& frame, bool first) {
+void Frame::store(const Step& step, StepFrame& frame, bool first,
+                  const TaskMemory::Places& places) {
   c10::SmallVector<std::pair<size_t, at::Tensor>, 4> results;  // tensor of the step, result
   size_t at = step.operands.size();
   size_t returned = 0;
@@ -279,6 +280,10 @@ void Frame::store(const Step& step, StepFrame& frame, bool first) {
     if (value.isTensor() && value.toTensor().defined() && !step.view(t).discarded) {
       results.emplace_back(t, value.toTensor());
     }
+  }
+  for (const auto& [t, result] : results) {
+    uint32_t& turn = frame.turns[t - step.operands.size()];
+    turn = places.turn_of(result.storage().data()).value_or(turn);
   }
   const auto in_place = [&](size_t t, const at::Tensor& result) {
     return result.const_data_ptr() == frame.tensors[t].const_data_ptr() &&
