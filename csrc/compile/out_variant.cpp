@@ -62,8 +62,22 @@ std::optional<c10::OperatorHandle> find_out_variant(const c10::FunctionSchema& s
   return std::nullopt;
 }
 
+// An op of the same form in kernels/.
+std::optional<c10::OperatorHandle> find_own_form(const c10::FunctionSchema& schema) {
+  const auto handle = c10::Dispatcher::singleton().findSchema({own_name(schema.name()), ""});
+  const auto same = [](const c10::Argument& a, const c10::Argument& b) {
+    return a.name() == b.name() && *a.type() == *b.type();
+  };
+  if (!handle || schema.overload_name() != "" ||
+      !std::equal(schema.arguments().begin(), schema.arguments().end(),
+                  handle->schema().arguments().begin(), handle->schema().arguments().end(), same)) {
+    return std::nullopt;
+  }
+  return handle;
+}
+
 struct OutVariants {
-  std::optional<c10::OperatorHandle> aten, own;
+  std::optional<c10::OperatorHandle> aten, own, own_form;
 };
 
 // Ops whose out= kernel is of no use: the losses make their result large first and resize it; batch
@@ -75,7 +89,7 @@ OutVariants find_out_variants(const c10::FunctionSchema& schema) {
   const bool unusable =
       std::find(std::begin(kUnusable), std::end(kUnusable), schema.name()) != std::end(kUnusable);
   return {unusable ? std::nullopt : find_out_variant(schema, schema.name()),
-          find_out_variant(schema, own_name(schema.name()))};
+          find_out_variant(schema, own_name(schema.name())), find_own_form(schema)};
 }
 
 template <size_t n>
@@ -115,6 +129,11 @@ const c10::OperatorHandle* tile_kernel(const OpTraits& op, c10::ScalarType resul
   const bool fits =
       is_reduced_product(op, result) || !(is_one_of(op, kArithmetic) || is_one_of(op, kProducts));
   return variant && fits ? &*variant : nullptr;
+}
+
+const c10::OperatorHandle* tile_form(const OpTraits& op) {
+  const auto& form = out_variants(op).own_form;
+  return form ? &*form : nullptr;
 }
 
 const c10::OperatorHandle* small_kernel(const OpTraits& op, c10::ScalarType result) {

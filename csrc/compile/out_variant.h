@@ -17,6 +17,9 @@ const c10::OperatorHandle* tile_kernel(const OpTraits& op, c10::ScalarType resul
 // The same for small ops, on one thread.
 const c10::OperatorHandle* small_kernel(const OpTraits& op, c10::ScalarType result);
 
+// The functional op in kernels/ that a tile calls instead of this one; nullptr if there is none.
+const c10::OperatorHandle* tile_form(const OpTraits& op);
+
 // Whether the out= kernel writes its result contiguously, whatever its strides are.
 bool ignores_strides(const OpTraits& op);
 

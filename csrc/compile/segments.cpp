@@ -371,6 +371,9 @@ class SegmentBuilder {
     if (kernel != nullptr) {
       step.form = Step::Form::kOut;
       step.callee = *kernel;
+    } else if (const auto* form = tile_form(*step.signature->op);
+               form != nullptr && step.form == Step::Form::kFunctional) {
+      step.callee = *form;
     }
     if (step.form == Step::Form::kOut && ignores_strides(*step.signature->op) &&
         step.outputs[0].cut_dim > 0) {
