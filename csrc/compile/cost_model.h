@@ -33,7 +33,7 @@ inline constexpr int64_t kTilesPerWorker = 4;
 // oneDNN lays out the weights of a convolution anew in each call.
 inline constexpr int64_t kConvolutionTilesPerWorker = 1;
 // What a segment may hold of matrices that are laid out anew for its products.
-inline constexpr int64_t kPackedBytes = 128 << 20;
+inline constexpr int64_t kPackedBytes = 20 << 20;
 // What may be kept of them between plans.
 inline constexpr int64_t kKeptBytes = 256 << 20;
 // Lanes where tiles must not depend on the number of workers.

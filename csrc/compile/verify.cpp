@@ -193,6 +193,21 @@ void verify_strips(const Segment& segment, const char* pass) {
   }
 }
 
+// What is packed once for all tiles is the same for all: read whole, and written by nobody here.
+void verify_products(const Segment& segment, const char* pass) {
+  for (const PackedOperand& packed : segment.packed) {
+    const View& matrix = segment.steps[packed.step].operands[packed.operand];
+    TORCH_INTERNAL_ASSERT(matrix.cut_dim < 0 && !matrix.scratch, "[", pass,
+                          "] a packed matrix is not the same for all tiles");
+    for (const Step& step : segment.steps) {
+      for_each_view(step, [&](const View& view, size_t) {
+        TORCH_INTERNAL_ASSERT(!view.written || view.buffer != matrix.buffer, "[", pass, "] ",
+                              step.signature->op->name, " writes a matrix that is packed before");
+      });
+    }
+  }
+}
+
 // Every pair of accesses of two segments to one buffer, with a write among them, has an edge.
 void verify_edges(const Compilation& c, const char* pass) {
   struct State {
@@ -243,6 +258,7 @@ void verify_compilation(const Compilation& c, const char* pass) {
   for (const Segment& segment : c.plan.segments) {
     verify_tiles(segment, pass);
     verify_strips(segment, pass);
+    verify_products(segment, pass);
     if (name == "scratch" || name == "dependences") {
       verify_scratch(segment, pass);
     }

@@ -117,6 +117,7 @@ NativeExecutor::~NativeExecutor() {
   for (auto& worker : workers_) {
     worker->thread.join();
   }
+  release_kept();
 }
 
 Executor::Stats NativeExecutor::stats() const {

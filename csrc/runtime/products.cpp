@@ -1,112 +1,14 @@
 #include "runtime/products.h"
 
-#include <algorithm>
-#include <exception>
-#include <thread>
-
-#include "compile/cost_model.h"
-
 namespace tiledev {
 
 namespace {
-
-MatrixView view_of(const at::Tensor& tensor) {
-  return {tensor.const_data_ptr<float>(), tensor.stride(0), tensor.stride(1)};
-}
 
 bool is_one(const c10::IValue& value) {
   return value.toScalar().toDouble() == 1;
 }
 
 }  // namespace
-
-float* PackedMatrix::reserve(size_t floats, c10::Allocator& memory) {
-  const std::lock_guard lock(mutex_);
-  if (!tried_) {
-    tried_ = true;
-    try {
-      memory_ = c10::Storage(c10::Storage::use_byte_size_t{}, floats * sizeof(float), &memory,
-                             /*resizable=*/false);
-    } catch (const std::exception&) {
-      return nullptr;  // each product packs for itself
-    }
-  }
-  return memory_ ? static_cast<float*>(memory_.mutable_data()) : nullptr;
-}
-
-const float* PackedMatrix::get(const at::Tensor& matrix, c10::Allocator& memory) {
-  constexpr int64_t kShare = 4;  // panels that a thread takes at a time
-  const int64_t rows = matrix.size(0), columns = matrix.size(1), all = panels(columns);
-  if (done_.load(std::memory_order_acquire) < all) {
-    float* const to = reserve(static_cast<size_t>(packed_size(rows, columns)), memory);
-    if (to == nullptr) {
-      return nullptr;
-    }
-    while (true) {
-      const int64_t begin = next_.fetch_add(kShare, std::memory_order_relaxed);
-      if (begin >= all) {
-        break;
-      }
-      const int64_t end = std::min(all, begin + kShare);
-      pack_panels(view_of(matrix), rows, columns, begin, end, to);
-      done_.fetch_add(end - begin, std::memory_order_acq_rel);
-    }
-    while (done_.load(std::memory_order_acquire) < all) {
-      std::this_thread::yield();  // for another thread's last panels: microseconds
-    }
-  }
-  return static_cast<const float*>(memory_.data());
-}
-
-std::shared_ptr<PackedMatrix> KeptMatrices::find(const View& view,
-                                                 const std::function<int64_t()>& room) {
-  for (Entry& entry : entries_) {
-    if (entry.offset == view.offset && entry.sizes == view.meta.sizes &&
-        entry.strides == view.meta.strides) {
-      if (!entry.matrix && entry.nbytes() <= room()) {
-        entry.matrix = std::make_shared<PackedMatrix>();
-      }
-      return entry.matrix;
-    }
-  }
-  entries_.push_back({view.offset, view.meta.sizes, view.meta.strides, nullptr});
-  return nullptr;
-}
-
-int64_t KeptMatrices::nbytes() const {
-  int64_t total = 0;
-  for (const Entry& entry : entries_) {
-    total += entry.matrix ? entry.nbytes() : 0;
-  }
-  return total;
-}
-
-std::shared_ptr<KeptMatrices> AllKeptMatrices::create() {
-  if (all_.size() == all_.capacity()) {
-    std::erase_if(all_, [](const auto& kept) { return kept.expired(); });
-    all_.reserve(std::max<size_t>(64, 2 * all_.size()));
-  }
-  auto kept = std::make_shared<KeptMatrices>();
-  all_.push_back(kept);
-  return kept;
-}
-
-int64_t AllKeptMatrices::room() const {
-  int64_t room = kKeptBytes;
-  for (const auto& one : all_) {
-    const auto kept = one.lock();
-    room -= kept ? kept->nbytes() : 0;
-  }
-  return room;
-}
-
-void AllKeptMatrices::clear() {
-  for (const auto& one : all_) {
-    if (const auto kept = one.lock()) {
-      kept->clear();
-    }
-  }
-}
 
 bool run_product(const ProductCall& call, const std::vector<at::Tensor>& tensors,
                  const std::vector<c10::IValue>& args, bool accumulate,

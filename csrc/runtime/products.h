@@ -2,71 +2,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
-#include <c10/core/Storage.h>
 
-#include <atomic>
-#include <cstdint>
-#include <functional>
-#include <memory>
-#include <mutex>
 #include <vector>
 
-#include "compile/plan.h"
-#include "kernels/products.h"
+#include "compile/product_call.h"
+#include "runtime/packed_matrices.h"
 
 namespace tiledev {
-
-// A matrix as kernels/products reads it; packed by the first who need it.
-class PackedMatrix {
- public:
-  // Threads that need it at the same time share the work. Null if there is no memory for it.
-  const float* get(const at::Tensor& matrix, c10::Allocator& memory);
-
- private:
-  float* reserve(size_t floats, c10::Allocator& memory);
-
-  std::mutex mutex_;  // for the memory
-  bool tried_ = false;
-  c10::Storage memory_;
-  std::atomic<int64_t> next_{0}, done_{0};  // panels
-};
-
-// Those of a run of a segment, by their numbers in Segment::packed.
-using PackedMatrices = std::vector<std::shared_ptr<PackedMatrix>>;
-
-// Packed matrices of a buffer that stay while its value does: of weights between the steps of
-// inference, or of accumulated gradients. One is kept from the second run on that meets the same
-// value: a weight that changes in each step is not worth the memory.
-class KeptMatrices {
- public:
-  // The packed matrix of this view of the buffer, for the next run of a plan. Null at first, and if
-  // it is larger than `room`.
-  std::shared_ptr<PackedMatrix> find(const View& view, const std::function<int64_t()>& room);
-  void clear() { entries_.clear(); }
-  int64_t nbytes() const;
-
- private:
-  struct Entry {
-    int64_t offset = 0;
-    Dims sizes, strides;
-    std::shared_ptr<PackedMatrix> matrix;
-
-    int64_t nbytes() const { return packed_size(sizes[0], sizes[1]) * int64_t{sizeof(float)}; }
-  };
-  std::vector<Entry> entries_;
-};
-
-// Those of all buffers.
-class AllKeptMatrices {
- public:
-  std::shared_ptr<KeptMatrices> create();
-  // How many bytes more may be kept.
-  int64_t room() const;
-  void clear();
-
- private:
-  std::vector<std::weak_ptr<KeptMatrices>> all_;
-};
 
 // The product of a step, on tensors that are cut to a tile. `accumulate`: onto what is in the
 // result. False if its arguments ask for something else than kernels/products does.

@@ -205,6 +205,17 @@ def test_writes_in_flight():
         assert torch.equal(one, right)
 
 
+def test_parts_of_a_table_in_turn():
+    """Only some of the views of a buffer are remembered."""
+    x, table = whole(90, 40), whole(60, 40, 24, seed=1)
+
+    def results(x, table):
+        return [(x @ table[i] + 1).cpu() for _ in range(3) for i in range(0, 60, 2)]
+
+    for one, right in zip(on_device(results, x, table), results(x, table), strict=True):
+        assert torch.equal(one, right)
+
+
 def work_bytes():
     support.settle()
     return torch.tiledev.memory_stats()["work_bytes.all.current"]
