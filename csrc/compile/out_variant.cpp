@@ -33,7 +33,8 @@ bool same_arguments(const c10::FunctionSchema& functional, const c10::FunctionSc
   return true;
 }
 
-// The kernels in kernels/ are out= variants under the name of ATen's op in the namespace tiledev.
+// The kernels in kernels/ have the name of ATen's op in the namespace tiledev: out= variants, and
+// some functional ones.
 std::string own_name(const std::string& name) {
   constexpr std::string_view kAten = "aten::";
   return name.rfind(kAten, 0) == 0 ? "tiledev::" + name.substr(kAten.size()) : std::string();
@@ -102,6 +103,11 @@ constexpr std::string_view kArithmetic[] = {"aten::add", "aten::sub", "aten::mul
 // Those of kernels/reduced_products.cpp. For other types ATen's are the best.
 constexpr std::string_view kProducts[] = {"aten::mm", "aten::bmm", "aten::addmm", "aten::baddbmm"};
 
+// Those of kernels/attention.cpp, which hands other types to ATen: better called as they are.
+constexpr std::string_view kAttention[] = {
+    "aten::_scaled_dot_product_flash_attention_for_cpu",
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward"};
+
 bool is_reduced_product(const OpTraits& op, c10::ScalarType result) {
   return c10::isReducedFloatingType(result) && is_one_of(op, kProducts);
 }
@@ -127,7 +133,8 @@ const c10::OperatorHandle* out_variant(const OpTraits& op) {
 const c10::OperatorHandle* tile_kernel(const OpTraits& op, c10::ScalarType result) {
   const auto& variant = out_variants(op).own;
   const bool fits =
-      is_reduced_product(op, result) || !(is_one_of(op, kArithmetic) || is_one_of(op, kProducts));
+      is_reduced_product(op, result) || !(is_one_of(op, kArithmetic) || is_one_of(op, kProducts) ||
+                                          (is_one_of(op, kAttention) && result != at::kFloat));
   return variant && fits ? &*variant : nullptr;
 }
 

@@ -96,7 +96,9 @@ class Products {
         return static_cast<int32_t>(n);
       }
     }
-    const int64_t bytes = view.meta.numel * static_cast<int64_t>(sizeof(float));
+    constexpr int64_t kPanel = 16;  // columns are filled up to a multiple (kernels/products)
+    const int64_t columns = (view.meta.sizes[1] + kPanel - 1) / kPanel * kPanel;
+    const int64_t bytes = view.meta.sizes[0] * columns * static_cast<int64_t>(sizeof(float));
     if (packed_bytes_ + bytes > kPackedBytes) {
       return -1;
     }

@@ -1,6 +1,7 @@
 // Where the tiles of each segment begin and end, and what they move.
 
 #include <algorithm>
+#include <string_view>
 #include <unordered_map>
 
 #include "compile/cost_model.h"
@@ -12,6 +13,13 @@ namespace {
 
 int64_t nbytes(const TensorMeta& meta) {
   return meta.numel * static_cast<int64_t>(c10::elementSize(meta.dtype));
+}
+
+bool is_own_product(const Step& step) {
+  const std::string_view name = step.signature->op->name;
+  return step.outputs[0].meta.dtype == at::kFloat &&
+         (name == "aten::mm" || name == "aten::addmm" ||
+          name.find("attention") != std::string_view::npos);
 }
 
 class Tiler {
@@ -62,6 +70,7 @@ class Tiler {
     }
     for (const Step& step : segment_.steps) {
       products_ += step.flops > 0 ? 1 : 0;
+      own_products_ &= step.flops == 0 || is_own_product(step);
       if (step.flops > 0 && step.outputs.size() == 1 && step.outputs[0].cut_dim == 0 &&
           step.outputs[0].meta.sizes.size() == 2) {
         rows_ = std::min(rows_, step.outputs[0].meta.sizes[0]);
@@ -83,7 +92,7 @@ class Tiler {
     int64_t tiles = std::max<int64_t>(1, (cut_bytes_ + target - 1) / target);
     tiles = std::max(tiles, workers * kTilesPerWorker);
     if (products) {
-      const ProductTile& least = options_.products ? kOwnProductTile : kBlasTile;
+      const ProductTile& least = options_.products && own_products_ ? kOwnProductTile : kBlasTile;
       const auto most =
           static_cast<int64_t>(segment_.flops / static_cast<double>(products_) / least.flops);
       tiles = std::min({tiles, std::max(most, workers), std::max(rows_ / least.rows, workers)});
@@ -122,6 +131,7 @@ class Tiler {
   int64_t products_ = 0;      // how many steps are products of matrices
   int64_t rows_ = INT64_MAX;  // of the shortest product that is cut by rows
   bool convolves_ = false;
+  bool own_products_ = true;  // kernels/products takes all of them
   bool partial_ = false;
 };
 

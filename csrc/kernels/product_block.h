@@ -23,7 +23,7 @@ namespace tiledev::simd {
 inline constexpr int64_t kDepth = 192;
 inline constexpr int64_t kHeight = 192;  // rows of a block of a
 
-// The rows whose sums are kept in registers: 12 vectors of sums, of 16 or 32 registers.
+// The rows whose sums are kept in registers: 12 vectors of 8 or 16 floats, or 8 of 4.
 template <int W>
 constexpr int kRows = W == 16  ? 12
                       : W == 8 ? 6

@@ -31,7 +31,10 @@ class HostCallRunner {
     for (size_t i = 0; i < args_.size(); ++i) {
       host.push_back(to_host(args_[i], traits_.args[i].kind));
     }
-    call(host);
+    {
+      const Written written{writes_};
+      call(host);
+    }
     for (size_t i = 0; i < tensors_.size(); ++i) {
       sync_metadata(*tensors_[i], aliases_[i]);
     }
@@ -44,6 +47,12 @@ class HostCallRunner {
   }
 
  private:
+  // Other threads may have read the buffers since the wait; they must not go by that from now on.
+  struct Written {
+    const std::vector<BufferPtr>& buffers;
+    ~Written() { Session::get().note_host_writes(buffers); }
+  };
+
   void collect() {
     for (size_t i = 0; i < args_.size(); ++i) {
       auto& list = traits_.args[i].written ? writes_ : reads_;

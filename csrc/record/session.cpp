@@ -367,6 +367,14 @@ void Session::wait_for(const std::vector<BufferPtr>& buffers, bool for_write) {
   }
 }
 
+void Session::note_host_writes(const std::vector<BufferPtr>& buffers) {
+  if (const auto executor = running_executor()) {
+    for (const auto& buffer : buffers) {
+      executor->release_kept(*buffer);
+    }
+  }
+}
+
 void Session::wait_all() {
   flush();
   const auto executor = running_executor();

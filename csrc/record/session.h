@@ -74,6 +74,8 @@ class Session {
   // Runs what the buffers need, waits for it and raises their errors. With `for_write` nobody reads
   // or writes them any more afterwards either.
   void wait_for(const std::vector<BufferPtr>& buffers, bool for_write);
+  // Tells it that the host has written these buffers.
+  void note_host_writes(const std::vector<BufferPtr>& buffers);
   // Flushes and waits for everything; raises the first error not yet reported.
   void wait_all();
   // Puts work that is no ATen op into program order, ordered by `token`.

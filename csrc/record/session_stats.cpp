@@ -19,6 +19,7 @@ void Session::set_memory_limit(int64_t nbytes) {
   buffers_.set_limit(nbytes);
   if (executor_ && nbytes != BufferPool::kNoLimit) {
     executor_->release_kept();
+    buffers_.set_limit(nbytes);  // what that gave to the cache counts as well
   }
 }
 

@@ -46,6 +46,8 @@ class Executor {
 
   // Lets go of memory that is kept for later plans.
   virtual void release_kept() = 0;
+  // The same for what is derived from this buffer, which somebody wrote on the host.
+  virtual void release_kept(Buffer& buffer) = 0;
 
   // Who runs what, and when.
   virtual Trace& trace() = 0;

@@ -32,6 +32,12 @@ class NativeExecutor final : public Executor {
   void drain(size_t plans, const std::function<void()>& interrupt) override;
   void cancel(std::shared_ptr<RunError> error) override;
   std::vector<std::shared_ptr<RunError>> take_errors() override;
+  void release_kept(Buffer& buffer) override {
+    const std::lock_guard lock(submit_mutex_);
+    if (auto* use = static_cast<BufferUse*>(buffer.executor_state.get())) {
+      use->packed.reset();
+    }
+  }
   void release_kept() override {
     const std::lock_guard lock(submit_mutex_);
     kept_.clear();
@@ -195,9 +201,7 @@ void NativeExecutor::keep_packed(Instance& instance) {
       if (use == nullptr) {
         continue;
       }
-      if (!use->packed) {
-        use->packed = kept_.create();
-      }
+      kept_.ensure(use->packed);
       instance.tasks[t].run.use_packed(segment, p,
                                        use->packed->find(view, [this] { return kept_.room(); }));
     }
@@ -300,7 +304,7 @@ void NativeExecutor::start(const TaskRef& task, size_t worker) {
   } else {
     run.prepare(segment, task.instance->nodes);
   }
-  run.share(segment, workers_.size());
+  run.share(segment, workers_.size(), memory_.scarce());
   const size_t helpers = std::min(segment.units(), workers_.size()) - 1;
   for (size_t i = 1; i <= helpers; ++i) {
     push((worker + i) % workers_.size(), task);

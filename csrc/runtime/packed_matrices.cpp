@@ -34,13 +34,14 @@ const float* PackedMatrix::get(const at::Tensor& matrix, c10::Allocator& memory)
     if (to == nullptr) {
       return nullptr;
     }
+    const MatrixView view = view_of(matrix);
     while (true) {
       const int64_t begin = next_.fetch_add(kShare, std::memory_order_relaxed);
       if (begin >= all) {
         break;
       }
       const int64_t end = std::min(all, begin + kShare);
-      pack_panels(view_of(matrix), rows, columns, begin, end, to);
+      pack_panels(view, rows, columns, begin, end, to);
       done_.fetch_add(end - begin, std::memory_order_acq_rel);
     }
     while (done_.load(std::memory_order_acquire) < all) {
@@ -77,14 +78,21 @@ int64_t KeptMatrices::nbytes() const {
   return total;
 }
 
-std::shared_ptr<KeptMatrices> AllKeptMatrices::create() {
+uint64_t AllKeptMatrices::next_id() {
+  static std::atomic<uint64_t> next{1};
+  return next.fetch_add(1, std::memory_order_relaxed);
+}
+
+void AllKeptMatrices::ensure(std::shared_ptr<KeptMatrices>& kept) {
+  if (kept && kept->owner() == id_) {
+    return;
+  }
   if (all_.size() == all_.capacity()) {
     std::erase_if(all_, [](const auto& kept) { return kept.expired(); });
     all_.reserve(std::max<size_t>(64, 2 * all_.size()));
   }
-  auto kept = std::make_shared<KeptMatrices>();
+  kept = std::make_shared<KeptMatrices>(id_);
   all_.push_back(kept);
-  return kept;
 }
 
 int64_t AllKeptMatrices::room() const {

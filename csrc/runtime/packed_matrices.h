@@ -36,10 +36,13 @@ class PackedMatrix {
 using PackedMatrices = std::vector<std::shared_ptr<PackedMatrix>>;
 
 // Packed matrices of a buffer that stay while its value does: of weights between the steps of
-// inference, or of accumulated gradients. One is kept from the second run on that meets the same
+// inference, or of accumulated gradients. One is kept once a second run meets the same
 // value: a weight that changes in each step is not worth the memory.
 class KeptMatrices {
  public:
+  explicit KeptMatrices(uint64_t owner) : owner_(owner) {}
+  // The AllKeptMatrices that made it.
+  uint64_t owner() const { return owner_; }
   // The packed matrix of this view of the buffer, for the next run of a plan. Null at first, and if
   // it is larger than `room`.
   std::shared_ptr<PackedMatrix> find(const View& view, const std::function<int64_t()>& room);
@@ -54,18 +57,23 @@ class KeptMatrices {
 
     int64_t nbytes() const { return packed_size(sizes[0], sizes[1]) * int64_t{sizeof(float)}; }
   };
+  const uint64_t owner_;
   std::vector<Entry> entries_;
 };
 
-// Those of all buffers.
+// Those of all buffers. A buffer may outlive it and come to another one.
 class AllKeptMatrices {
  public:
-  std::shared_ptr<KeptMatrices> create();
+  // Gives a buffer one of its own, unless `kept` is that.
+  void ensure(std::shared_ptr<KeptMatrices>& kept);
   // How many bytes more may be kept.
   int64_t room() const;
   void clear();
 
  private:
+  const uint64_t id_ = next_id();
+  static uint64_t next_id();
+
   std::vector<std::weak_ptr<KeptMatrices>> all_;
 };
 

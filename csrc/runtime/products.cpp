@@ -27,9 +27,11 @@ bool run_product(const ProductCall& call, const std::vector<at::Tensor>& tensors
   product.accumulate = accumulate;
   product.c = out.mutable_data_ptr<float>();
   product.c_stride = out.stride(0);
-  if (call.packed >= 0) {
+  PackedMatrix* const shared =
+      call.packed >= 0 ? packed[static_cast<size_t>(call.packed)].get() : nullptr;
+  if (shared != nullptr) {
     product.packed_rows = product.k;
-    product.packed = packed[static_cast<size_t>(call.packed)]->get(b, memory);
+    product.packed = shared->get(b, memory);
   }
   multiply(product);
   return true;

@@ -60,10 +60,12 @@ void SegmentRun::cancel(const Segment& segment, const std::shared_ptr<RunError>&
   }
 }
 
-void SegmentRun::share(const Segment& segment, size_t workers) {
+void SegmentRun::share(const Segment& segment, size_t workers, bool scarce_memory) {
   packed_.resize(segment.packed.size());
   for (auto& matrix : packed_) {
-    matrix = matrix ? std::move(matrix) : std::make_shared<PackedMatrix>();
+    if (!matrix && !scarce_memory) {
+      matrix = std::make_shared<PackedMatrix>();
+    }
   }
   if (workers > 1 && segment.units() >= workers) {
     shares_ = workers;

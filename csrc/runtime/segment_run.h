@@ -32,8 +32,9 @@ class SegmentRun {
     packed_[number] = std::move(matrix);
   }
   // Deals the units out: each worker has a range of its own, the same in segments of as many units,
-  // so that a tile meets the cache that it was in last. Called once, before the first unit.
-  void share(const Segment& segment, size_t workers);
+  // so that a tile meets the cache that it was in last. Nothing is packed for all tiles if memory
+  // is scarce. Called once, before the first unit.
+  void share(const Segment& segment, size_t workers, bool scarce_memory);
   // Takes a unit, of its own or of another worker's; false if there are none left.
   bool claim(const Segment& segment, size_t worker, uint32_t& unit);
   // Runs it. True if it was the last one to finish: then the caller calls finish().

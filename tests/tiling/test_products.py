@@ -1,6 +1,7 @@
 """Products of matrices that tiles take themselves, and the packed matrices that they share."""
 
 import json
+import threading
 
 import pytest
 import torch
@@ -248,6 +249,64 @@ def test_packed_matrices_go_with_their_weights():
         assert work_bytes() - before >= w.nbytes
         del w, run
         assert work_bytes() - before < 512 * 512 * 4
+
+
+def test_a_kept_matrix_does_not_outlive_its_context():
+    x, w, new = whole(600, 64), whole(64, 64, seed=1), whole(64, 64, seed=2)
+    with context(2):
+        on_x, on_w, on_new = (t.to(DEVICE) for t in (x, w, new))
+        mask = torch.ones_like(on_new, dtype=torch.bool)
+        for _ in range(3):
+            (on_x @ on_w + 1).cpu()
+        tiledev.wait()
+    with context(2):
+        packs = takes_products()
+        for _ in range(4):
+            (on_x @ on_w + 1).cpu()
+        kept = work_bytes()
+        torch.tiledev.empty_cache()
+        assert not packs or kept - work_bytes() >= w.nbytes
+        (on_x @ on_w + 1).cpu()
+    tiledev.shutdown_context()
+    flat = on_w.view(-1)
+    torch.masked_select(on_new, mask, out=flat)  # the host writes it
+    with context(2):
+        assert torch.equal((on_x @ on_w + 1).cpu(), x @ new + 1)
+
+
+def test_a_host_write_beside_a_reader():
+    """Whatever the reader saw meanwhile, later products are those of what was written."""
+    x, w, new = whole(600, 64), whole(64, 64, seed=1), whole(64, 64, seed=2)
+    with context(2):
+        on_x, on_w, on_new = (t.to(DEVICE) for t in (x, w, new))
+        mask = torch.ones_like(on_new, dtype=torch.bool)
+        stop = threading.Event()
+
+        def read():
+            while not stop.is_set():
+                (on_x @ on_w + 1).cpu()
+
+        for value in (on_new, on_new * 2, on_new * 3):
+            stop.clear()
+            reader = threading.Thread(target=read)
+            reader.start()
+            for _ in range(20):
+                torch.masked_select(value, mask, out=on_w.view(-1))
+            stop.set()
+            reader.join()
+            assert torch.equal((on_x @ on_w + 1).cpu(), x @ value.cpu() + 1)
+
+
+def test_packing_never_fails_under_a_limit():
+    """Where the product fits without it, it fits with it, and nothing counts as out of memory."""
+    x, w = torch.ones(2048, 512), torch.ones(512, 1024)
+    right = (x @ w).relu()
+    ooms = torch.tiledev.memory_stats()["num_ooms"]
+    for limit in range(17 * 4, 19 * 4):
+        with context(2, memory_limit=(limit << 18) + torch.tiledev.memory_allocated()):
+            tiledev._C.set_tiling_mode("auto")
+            assert torch.equal(on_device(lambda x, w: (x @ w).relu(), x, w).cpu(), right)
+    assert torch.tiledev.memory_stats()["num_ooms"] == ooms
 
 
 def test_nothing_is_kept_under_a_limit():

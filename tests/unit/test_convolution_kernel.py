@@ -80,6 +80,16 @@ def test_values_that_are_no_numbers():
     torch.testing.assert_close(result, right, equal_nan=True, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_gradients_that_are_no_numbers_do_not_meet_the_padding(value):
+    grad, x, weight, options = call((2, 4, 32, 9, 9, 3, 1, 1, 1))
+    grad[0, 0, 0, 0] = value
+    results = torch.ops.tiledev.convolution_backward(grad, x, weight, *options)
+    right = aten.convolution_backward(grad, x, weight, *options)
+    for result, expected in zip(results, right, strict=True):
+        torch.testing.assert_close(result, expected, equal_nan=True, rtol=1e-4, atol=1e-3)
+
+
 def test_what_is_atens():
     plain = CASES["no padding"]
     cases = [
