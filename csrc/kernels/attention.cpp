@@ -1,9 +1,8 @@
 // Scaled dot product attention of tiles, forward and backward, by blocks of scores that stay in L2
 // (T. Dao et al., FlashAttention, arXiv:2205.14135). ATen's CPU kernel does the same by calls of
-// BLAS, each of which packs its matrices anew: of heads with 32 to 64 elements BLAS makes a third
-// of its speed. Here keys and values are packed once for each head. Measured with AVX2 on one core,
-// ms a layer of 8 heads, 256 x 256 scores, 32 elements a head, causal: forward 2.1 in ATen, 0.8
-// here; backward 5.0 and 1.9.
+// BLAS, each of which packs its matrices anew; here keys and values are packed once for each head.
+// Measured with AVX2 on one core (Zen 3), medians in ms, 8 heads of 256 x 256 scores and 32
+// elements, causal: forward 1.25 in ATen, 0.82 here; backward 2.9 and 1.6.
 
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
