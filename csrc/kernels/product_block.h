@@ -134,12 +134,22 @@ TILEDEV_INLINE void times_panel(const Rows<W>& a, int64_t height, const float* b
   constexpr int64_t kLine = 16;
   const int64_t steps = (height + R - 1) / R;
   const int64_t lines = (a.depth * kPanel / kLine + steps - 1) / steps;
+  // One or two rows alone have too few sums to hide how long an addition takes: the last kRows and
+  // they are halved instead. Rows that are packed stay in their groups.
+  const int64_t rest = height % R;
+  const bool halves = R > 2 && !a.packed && rest > 0 && rest <= R / 2 && height > R;
+  const int64_t end = height - rest - (halves ? R : 0);
   int64_t i = 0;
-  for (; i + R <= height; i += R) {
+  for (; i < end; i += R) {
     for (int64_t l = 0; next != nullptr && l < lines; ++l, next += kLine) {
       __builtin_prefetch(next, 0, 2);
     }
     a.template times<R>(i, b, bias, store, c + i * c_stride, c_stride);
+  }
+  if (halves) {
+    const int64_t rows = (height - i + 1) / 2;
+    times_rest<W, R - 1>(a, i, rows, b, bias, store, c + i * c_stride, c_stride);
+    i += rows;
   }
   if (i < height) {
     times_rest<W, R - 1>(a, i, height - i, b, bias, store, c + i * c_stride, c_stride);

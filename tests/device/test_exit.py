@@ -18,6 +18,12 @@ BACKWARD = """
     loss.backward()
 """
 
+# With a thread of autograd's own, as PyTorch has it for other accelerators.
+BACKWARD_ELSEWHERE = BACKWARD.replace(
+    "    loss.backward()",
+    "    with torch.autograd.set_multithreading_enabled(True): loss.backward()",
+)
+
 STATES = {
     "nothing": "import torch, tiledev",
     "a context": "import tiledev; tiledev.init_context(2)",
@@ -163,12 +169,14 @@ def test_exit_with(state):
     scripts.check(STATES[state])
 
 
-def test_exit_right_after_backward():
-    run_many(BACKWARD, 6)
+@pytest.mark.parametrize("code", [BACKWARD, BACKWARD_ELSEWHERE], ids=["here", "elsewhere"])
+def test_exit_right_after_backward(code):
+    run_many(code, 6)
 
 
-def test_exit_right_after_backward_40_times_in_children():
-    run_forked(BACKWARD, 40)
+@pytest.mark.parametrize("code", [BACKWARD, BACKWARD_ELSEWHERE], ids=["here", "elsewhere"])
+def test_exit_right_after_backward_40_times_in_children(code):
+    run_forked(code, 40)
 
 
 @pytest.mark.parametrize("state", ["running work", "failed work", "a thread that recorded"])
@@ -178,7 +186,7 @@ def test_exit_8_times_in_children_with(state):
 
 @pytest.mark.slow
 def test_exit_right_after_backward_100_times():
-    run_many(BACKWARD, 100)
+    run_many(BACKWARD_ELSEWHERE, 100)
 
 
 def test_exit_code_of_the_program_is_kept():

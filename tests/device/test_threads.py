@@ -173,3 +173,30 @@ def test_waiting_lets_other_threads_run(device):
     done.set()
     counter.join()
     assert counted[0] >= min(waited / 0.001, 100) * 0.05
+
+
+def threads_of_backward(device) -> set[int]:
+    """The threads on which hooks run in a backward pass of two branches."""
+    seen = set()
+    x = torch.ones(3, device=device, requires_grad=True)
+    for branch in (x.exp(), x.sin()):
+        branch.register_hook(lambda grad: seen.add(threading.get_ident()))
+        branch.sum().backward()
+    return seen
+
+
+def test_backward_runs_on_the_thread_that_asks_for_it(device):
+    assert threads_of_backward(device) == {threading.get_ident()}
+
+    def from_another(_):
+        return threads_of_backward(device) == {threading.get_ident()}
+
+    assert in_threads(from_another) == [True] * THREADS
+
+
+@pytest.mark.tiledev_only
+def test_backward_runs_on_a_thread_of_autograd_if_the_user_says_so(device):
+    torch.ones(1, device=device).neg()  # whatever the first op of this thread sets
+    with torch.autograd.set_multithreading_enabled(True):
+        assert threading.get_ident() not in threads_of_backward(device)
+    assert threads_of_backward(device) == {threading.get_ident()}

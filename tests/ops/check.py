@@ -225,23 +225,12 @@ def gradients(
     leaves = [tensor for tensor in inputs if tensor.requires_grad]
     if not outputs or not leaves:
         return []
+    outputs = [out if out.layout == torch.strided else out.to_dense() for out in outputs]
+    random = torch.Generator().manual_seed(SEED)
+    cotangents = [
+        torch.randn(out.shape, dtype=out.dtype, generator=random).to(out.device) for out in outputs
+    ]
     grads = torch.autograd.grad(
-        _project(outputs), leaves, allow_unused=True, create_graph=create_graph
+        outputs, leaves, cotangents, allow_unused=True, create_graph=create_graph
     )
     return [torch.zeros(0, device=leaves[0].device) if grad is None else grad for grad in grads]
-
-
-def _project(outputs: list[torch.Tensor]) -> torch.Tensor:
-    """The sum of all outputs, weighted at random.
-
-    From several roots an accelerator's autograd thread may start before it has them all, and so
-    add contributions in another order than the CPU: other last bits, other strides.
-    """
-    random = torch.Generator().manual_seed(SEED)
-    total = torch.zeros((), device=outputs[0].device)
-    for out in outputs:
-        out = out if out.layout == torch.strided else out.to_dense()
-        weights = torch.randn(out.shape, dtype=out.dtype, generator=random).to(out.device)
-        product = (out * weights).sum()
-        total = total + (product.real if product.is_complex() else product)
-    return total

@@ -126,6 +126,17 @@ def test_rows_have_the_same_bits_in_every_tiling(k):
     torch.testing.assert_close(results[0], F.linear(x, w, b).relu(), rtol=1e-5, atol=1e-4)
 
 
+def test_any_number_of_rows():
+    tiles = list(range(1, 28))
+    x, w = whole(sum(tiles), 200), whole(200, 40, seed=1)
+    with context(2):
+        on = x.to(DEVICE)
+        tiledev.set_axis_group_name(on, {0: "rows"})
+        tiledev.set_axis_group_tiling("rows", tiles)
+        result = ((on * 2) @ w.to(DEVICE) + 1).cpu()
+    assert torch.equal(result, (x * 2) @ w + 1)
+
+
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_values_that_are_no_numbers(value):
     a, b = whole(40, 30), whole(30, 20, seed=1)
