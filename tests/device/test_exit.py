@@ -20,8 +20,8 @@ BACKWARD = """
 
 # With a thread of autograd's own, as PyTorch has it for other accelerators.
 BACKWARD_ELSEWHERE = BACKWARD.replace(
-    "    loss.backward()",
-    "    with torch.autograd.set_multithreading_enabled(True): loss.backward()",
+    "loss.backward()",
+    "with torch.autograd.set_multithreading_enabled(True):\n        loss.backward()",
 )
 
 STATES = {
