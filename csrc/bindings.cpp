@@ -245,7 +245,7 @@ PYBIND11_MODULE(_C, m) {
           py::list events;
           for (const TraceEvent& e : session().stop_trace()) {
             events.append(py::make_tuple(e.name, e.worker, e.begin_ns, e.duration_ns, e.plan,
-                                         e.segment, e.unit));
+                                         e.segment, e.unit, e.helps));
           }
           return events;
         }));

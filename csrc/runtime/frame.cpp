@@ -215,11 +215,11 @@ void Frame::release_scratch() {
 
 // ---- running ------------------------------------------------------------------------------------
 
-void Frame::run(size_t i, bool first, const PackedMatrices& packed, WorkMemory& memory) {
+void Frame::run(size_t i, bool first, const ProductContext& products, WorkMemory& memory) {
   const Step& step = segment_.steps[i];
   StepFrame& frame = steps_[i];
   if (step.product && run_product(*step.product, frame.tensors, frame.args,
-                                  step.accumulates && !first, packed, memory)) {
+                                  step.accumulates && !first, products, memory)) {
     return;
   }
   if (step.accumulates && !first) {

@@ -44,7 +44,7 @@ class Frame {
   // Cuts all tensors to the tile of these units.
   void set_tile(int64_t begin, int64_t end);
   // Runs a step on the tile. `first` in its lane: partial results start here.
-  void run(size_t i, bool first, const PackedMatrices& packed, WorkMemory& memory);
+  void run(size_t i, bool first, const ProductContext& products, WorkMemory& memory);
   // Runs the steps of a run of strips on the tile, but for those that are `skipped` (by call;
   // empty: none).
   void run_strips(size_t number, const std::vector<bool>& skipped);

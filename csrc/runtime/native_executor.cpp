@@ -67,6 +67,7 @@ class NativeExecutor final : public Executor {
   void work(size_t worker);
   TaskRef run(TaskRef task, size_t worker);
   void start(const TaskRef& task, size_t worker);
+  void help(const TaskRef& task, size_t worker);
   void run_unit(const TaskRef& task, uint32_t unit, size_t worker, bool& last);
   TaskRef complete(const TaskRef& task, size_t worker);
   void finish(const TaskRef& task);
@@ -325,10 +326,21 @@ TaskRef NativeExecutor::run(TaskRef task, size_t worker) {
     run_unit(task, unit, worker, last);
   }
   if (!last) {
+    help(task, worker);
     return {};
   }
   finish(task);
   return complete(task, worker);
+}
+
+// Others still run units of this segment; there are none left to take.
+void NativeExecutor::help(const TaskRef& task, size_t worker) {
+  const Plan& plan = *task.instance->plan;
+  Trace::Scope traced(trace_, worker, plan, task.task, std::nullopt);
+  const auto wanted = [this] { return ready_.load(std::memory_order_relaxed) > 0; };
+  if (!task.instance->tasks[task.task].run.help(plan.segments[task.task], wanted)) {
+    traced.drop();
+  }
 }
 
 // Whole ops use as many threads as they would outside of the executor, whatever else runs: timing
@@ -345,8 +357,9 @@ void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker,
   const Trace::Scope traced(trace_, worker, *instance.plan, task.task, unit);
   const TaskMemory::Scope memory(memory_);
   set_intra_op_threads(segment.tiled() ? 1 : workers());
-  last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, {frames, task.task},
-                                                 workers_[worker]->scratch, memory_);
+  last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, worker,
+                                                 {frames, task.task}, workers_[worker]->scratch,
+                                                 memory_);
 }
 
 void NativeExecutor::finish(const TaskRef& task) {

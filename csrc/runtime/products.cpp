@@ -12,7 +12,7 @@ bool is_one(const c10::IValue& value) {
 
 bool run_product(const ProductCall& call, const std::vector<at::Tensor>& tensors,
                  const std::vector<c10::IValue>& args, bool accumulate,
-                 const PackedMatrices& packed, c10::Allocator& memory) {
+                 const ProductContext& context, c10::Allocator& memory) {
   if (call.row >= 0 && !(is_one(args[3]) && is_one(args[4]))) {
     return false;  // addmm's beta and alpha
   }
@@ -28,12 +28,16 @@ bool run_product(const ProductCall& call, const std::vector<at::Tensor>& tensors
   product.c = out.mutable_data_ptr<float>();
   product.c_stride = out.stride(0);
   PackedMatrix* const shared =
-      call.packed >= 0 ? packed[static_cast<size_t>(call.packed)].get() : nullptr;
+      call.packed >= 0 ? context.packed[static_cast<size_t>(call.packed)].get() : nullptr;
   if (shared != nullptr) {
     product.packed_rows = product.k;
     product.packed = shared->get(b, memory);
   }
-  multiply(product);
+  if (context.shared != nullptr) {
+    context.shared->multiply(context.worker, product);
+  } else {
+    multiply(product);
+  }
   return true;
 }
 

@@ -67,6 +67,11 @@ void SegmentRun::share(const Segment& segment, size_t workers, bool scarce_memor
       matrix = std::make_shared<PackedMatrix>();
     }
   }
+  const auto is_product = [](const Step& step) { return step.product.has_value(); };
+  if (workers > 1 && segment.units() > 1 &&
+      std::any_of(segment.steps.begin(), segment.steps.end(), is_product)) {
+    products_ = std::make_unique<SharedProducts>(workers);
+  }
   if (workers > 1 && segment.units() >= workers) {
     shares_ = workers;
     taken_ = std::make_unique<std::atomic<uint32_t>[]>(workers);
@@ -163,13 +168,14 @@ void SegmentRun::fail(const Segment& segment, size_t step, const std::vector<Nod
 }
 
 bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
-                          const FrameSource& frames, Scratch& scratch, WorkMemory& allocator) {
+                          size_t worker, const FrameSource& frames, Scratch& scratch,
+                          WorkMemory& allocator) {
   const at::AutoDispatchBelowADInplaceOrView guard;
   std::unique_ptr<Frame> frame;
   try {
     frame = frames.take();
-    run_tiles(segment, nodes, unit, *frame, scratch.reserve(segment.scratch_bytes, allocator),
-              allocator);
+    run_tiles(segment, nodes, unit, worker, *frame,
+              scratch.reserve(segment.scratch_bytes, allocator), allocator);
   } catch (...) {
     fail(segment, 0, nodes);  // there is no memory for what all steps need
     const std::lock_guard lock(mutex_);
@@ -192,8 +198,15 @@ bool SegmentRun::run_unit(const Segment& segment, std::vector<Node>& nodes, uint
   return done_.fetch_add(1, std::memory_order_acq_rel) + 1 == segment.units();
 }
 
+bool SegmentRun::help(const Segment& segment, const std::function<bool()>& wanted) {
+  return products_ && products_->help([&] {
+    return done_.load(std::memory_order_acquire) == segment.units() || wanted();
+  });
+}
+
 void SegmentRun::run_tiles(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
-                           Frame& frame, const c10::Storage& scratch, WorkMemory& allocator) {
+                           size_t worker, Frame& frame, const c10::Storage& scratch,
+                           WorkMemory& allocator) {
   const size_t tiles = segment.tiles();
   const size_t begin = segment.lanes > 0 ? unit * tiles / segment.lanes : unit;
   const size_t end = segment.lanes > 0 ? (unit + 1) * tiles / segment.lanes : unit + 1;
@@ -223,7 +236,7 @@ void SegmentRun::run_tiles(const Segment& segment, std::vector<Node>& nodes, uin
         if (!segment.tiled()) {
           bind(i);
         }
-        frame.run(i, t == begin, packed_, allocator);
+        frame.run(i, t == begin, {packed_, products_.get(), worker}, allocator);
       });
     }
   }

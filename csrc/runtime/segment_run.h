@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -38,15 +39,18 @@ class SegmentRun {
   // Takes a unit, of its own or of another worker's; false if there are none left.
   bool claim(const Segment& segment, size_t worker, uint32_t& unit);
   // Runs it. True if it was the last one to finish: then the caller calls finish().
-  bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit,
+  bool run_unit(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, size_t worker,
                 const FrameSource& frames, Scratch& scratch, WorkMemory& memory);
+  // Helps those that still run units with their products, until they are done or it is `wanted`
+  // elsewhere. Whether there was something to do.
+  bool help(const Segment& segment, const std::function<bool()>& wanted);
   // Combines partial results and hands errors to the buffers that the failed steps should have
   // written.
   Outcome finish(const Segment& segment, std::vector<Node>& nodes);
 
  private:
-  void run_tiles(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, Frame& frame,
-                 const c10::Storage& scratch, WorkMemory& memory);
+  void run_tiles(const Segment& segment, std::vector<Node>& nodes, uint32_t unit, size_t worker,
+                 Frame& frame, const c10::Storage& scratch, WorkMemory& memory);
   // Runs f for a step unless it or what it needs has failed; an exception is the step's error.
   template <typename F>
   void guarded(const Segment& segment, size_t step, const std::vector<Node>& nodes, F&& f) {
@@ -71,6 +75,7 @@ class SegmentRun {
             const std::shared_ptr<RunError>& error);
 
   PackedMatrices packed_;
+  std::unique_ptr<SharedProducts> products_;  // null if there are none, or nobody to help
   size_t shares_ = 1;
   std::atomic<uint32_t> next_{0};                   // if there is one share
   std::unique_ptr<std::atomic<uint32_t>[]> taken_;  // else: of each

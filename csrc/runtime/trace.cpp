@@ -25,7 +25,7 @@ int64_t Trace::now() const {
 }
 
 Trace::Scope::Scope(Trace& trace, size_t worker, const Plan& plan, uint32_t segment,
-                    uint32_t unit) {
+                    std::optional<uint32_t> unit) {
   if (!trace.on()) {
     return;
   }
@@ -34,7 +34,8 @@ Trace::Scope::Scope(Trace& trace, size_t worker, const Plan& plan, uint32_t segm
   event_.worker = worker;
   event_.plan = plan.id;
   event_.segment = segment;
-  event_.unit = unit;
+  event_.unit = unit.value_or(0);
+  event_.helps = !unit;
   event_.begin_ns = trace.now();
 }
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ struct TraceEvent {
   uint64_t plan = 0;
   uint32_t segment = 0;
   uint32_t unit = 0;
+  bool helps = false;  // with units of others
 };
 
 // Records what workers do, while somebody asks for it.
@@ -29,11 +31,13 @@ class Trace {
   std::vector<TraceEvent> stop();
   bool on() const { return on_.load(std::memory_order_relaxed); }
 
-  // Records a unit from construction to destruction, if the trace is on.
+  // Records a unit, or help with some, from construction to destruction, if the trace is on.
   class Scope {
    public:
-    Scope(Trace& trace, size_t worker, const Plan& plan, uint32_t segment, uint32_t unit);
+    Scope(Trace& trace, size_t worker, const Plan& plan, uint32_t segment,
+          std::optional<uint32_t> unit);
     ~Scope();
+    void drop() { trace_ = nullptr; }  // nothing happened
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 

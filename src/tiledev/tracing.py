@@ -18,6 +18,9 @@ __all__ = ["trace"]
 def trace(path: str | os.PathLike[str]) -> Iterator[None]:
     """Writes a Chrome trace of the tasks that run inside, a row for each worker.
 
+    A bar of the category `segment` is a tile, or a lane of tiles; one of the category `help` a
+    worker without work that takes parts of the products of other workers' tiles.
+
     Flushes and waits at the beginning and at the end, so that the trace holds this work and all of
     it. Open the file at https://ui.perfetto.dev or in chrome://tracing.
 
@@ -48,7 +51,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
         target.write_text(json.dumps(_chrome_trace(events)), encoding="utf-8")
 
 
-def _chrome_trace(events: list[tuple[str, int, int, int, int, int, int]]) -> dict[str, Any]:
+def _chrome_trace(events: list[tuple[str, int, int, int, int, int, int, bool]]) -> dict[str, Any]:
     """Returns the events in Chrome's format; times in microseconds."""
     workers = sorted({event[1] for event in events})
     process = os.getpid()
@@ -62,17 +65,17 @@ def _chrome_trace(events: list[tuple[str, int, int, int, int, int, int]]) -> dic
         }
         for worker in workers
     ]
-    for name, worker, begin, duration, plan, segment, unit in events:
+    for name, worker, begin, duration, plan, segment, unit, helps in events:
         rows.append(
             {
                 "ph": "X",
                 "name": name,
-                "cat": "segment",
+                "cat": "help" if helps else "segment",
                 "pid": process,
                 "tid": worker,
                 "ts": begin / 1000,
                 "dur": duration / 1000,
-                "args": {"plan": plan, "segment": segment, "unit": unit},
+                "args": {"plan": plan, "segment": segment} | ({} if helps else {"unit": unit}),
             }
         )
     return {"traceEvents": rows, "displayTimeUnit": "ms"}

@@ -22,6 +22,7 @@ def tiles():
     with tiny_tiles():
         yield
         support.settle()
+    tiledev.clear_axis_group_tiling()
 
 
 def whole(*shape, seed=0):
@@ -335,3 +336,42 @@ def test_without_room_each_product_packs_for_itself():
     with context(2, memory_limit=(3 << 20) + torch.tiledev.memory_allocated()):
         y = on_device(lambda x, w: (x @ w).relu(), x, w)
         assert torch.equal(y.cpu(), (x @ w).relu())
+
+
+def trained(rows: int, tiles: list[int], workers: int, trace_file) -> list[torch.Tensor]:
+    """Gradients of two layers whose tiles along the rows have these sizes."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(rows, 300, generator=generator)
+    layers = [torch.nn.Linear(300, 400), torch.nn.ReLU(), torch.nn.Linear(400, 17)]
+    network = torch.nn.Sequential(*layers)
+    for parameter in network.parameters():
+        with torch.no_grad():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) / 20)
+    with context(workers), tiledev.trace(trace_file):
+        tiledev._C.set_tiling_mode("auto")
+        on = x.to(DEVICE)
+        network.to(DEVICE)
+        tiledev.set_axis_group_name(on, {0: "rows"})
+        tiledev.set_axis_group_tiling("rows", tiles)
+        network(on).square().sum().backward()
+        return [parameter.grad.cpu() for parameter in network.parameters()]
+
+
+def test_workers_without_work_help_with_the_last_tiles(tmp_path):
+    if not takes_products():
+        pytest.skip("for this CPU ATen takes the products")
+    file, tiles = tmp_path / "trace.json", [10, 1990]
+
+    def helped() -> int:
+        events = json.loads(file.read_text())["traceEvents"]
+        return sum(event.get("cat") == "help" for event in events)
+
+    alone = trained(2000, tiles, 1, file)
+    assert helped() == 0
+    helps = 0
+    for _ in range(5):
+        together = trained(2000, tiles, 3, file)
+        helps += helped()
+        for one, other in zip(together, alone, strict=True):
+            assert torch.equal(one, other)
+    assert helps > 0
