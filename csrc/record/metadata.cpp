@@ -10,7 +10,9 @@
 
 #include "graph/hash.h"
 #include "record/bridge.h"
+#include "record/native_meta.h"
 #include "record/overrides.h"
+#include "record/result_order.h"
 #include "record/shape_rules.h"
 #include "record/stand_in.h"
 #include "record/storage.h"
@@ -342,6 +344,9 @@ SignaturePtr infer_signature(const CallView& call) {
   if (meta.signature) {
     if (cpu.error && !depends_on_values(cpu.error, call.op())) {
       std::rethrow_exception(cpu.error);  // "not implemented for 'Bool'"
+    }
+    if (native && native_meta(call.op().name) == nullptr) {
+      correct_order(call, *meta.signature);
     }
     return std::move(meta.signature);
   }

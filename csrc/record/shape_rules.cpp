@@ -105,7 +105,7 @@ bool shrunk_to(const at::Tensor& result, c10::IntArrayRef shape) {
     return false;
   }
   for (size_t d = 0; d < shape.size(); ++d) {
-    if (result.size(static_cast<int64_t>(d)) != StandInCall::shrink(shape[d])) {
+    if (result.size(static_cast<int64_t>(d)) != StandInCall::Limits().cut(0, d, shape[d])) {
       return false;
     }
   }
@@ -133,7 +133,7 @@ std::optional<PointwiseResult> pointwise_rule(const CallView& call) {
       return std::nullopt;  // it gives an input a new shape
     }
   }
-  StandInCall call_on_cpu(call, c10::DeviceType::CPU, StandInCall::Mode::kShrunk);
+  StandInCall call_on_cpu(call, StandInCall::Limits());
   call_on_cpu.run();
   const at::Tensor& out = call_on_cpu.results()[0].toTensor();
   if (!out.defined() || !shrunk_to(out, shape) || out.is_conj() || out.is_neg()) {

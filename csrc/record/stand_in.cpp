@@ -19,24 +19,6 @@ namespace tiledev {
 
 namespace {
 
-// The strides of a dense tensor of these sizes whose dimensions lie in memory in the order of
-// `like`; contiguous where that leaves it open.
-Dims dense_strides(const Dims& sizes, c10::IntArrayRef like) {
-  c10::SmallVector<size_t, 5> order(sizes.size());  // innermost first
-  std::iota(order.rbegin(), order.rend(), size_t{0});
-  if (std::find(like.begin(), like.end(), 0) == like.end()) {
-    std::stable_sort(order.begin(), order.end(),
-                     [like](size_t a, size_t b) { return like[a] < like[b]; });
-  }
-  Dims strides(sizes.size());
-  int64_t next = 1;
-  for (const size_t d : order) {
-    strides[d] = next;
-    next *= std::max<int64_t>(sizes[d], 1);
-  }
-  return strides;
-}
-
 bool takes_pivots(const std::string& op) {
   return op.find("lu_solve") != std::string::npos || op.find("lu_unpack") != std::string::npos ||
          op.find("ldl_solve") != std::string::npos;
@@ -59,8 +41,31 @@ void fill_harmless(const at::Tensor& tensor, const OpTraits& op) {
 
 }  // namespace
 
+Dims dense_strides(const Dims& sizes, c10::IntArrayRef like) {
+  c10::SmallVector<size_t, 5> order(sizes.size());  // innermost first
+  std::iota(order.rbegin(), order.rend(), size_t{0});
+  if (std::find(like.begin(), like.end(), 0) == like.end()) {
+    std::stable_sort(order.begin(), order.end(),
+                     [like](size_t a, size_t b) { return like[a] < like[b]; });
+  }
+  Dims strides(sizes.size());
+  int64_t next = 1;
+  for (const size_t d : order) {
+    strides[d] = next;
+    next *= std::max<int64_t>(sizes[d], 1);
+  }
+  return strides;
+}
+
 StandInCall::StandInCall(const CallView& call, c10::DeviceType device, Mode mode)
-    : call_(call), device_(device), mode_(mode) {
+    : StandInCall(call, device, mode, Limits()) {}
+
+StandInCall::StandInCall(const CallView& call, const Limits& limits)
+    : StandInCall(call, c10::DeviceType::CPU, Mode::kShrunk, limits) {}
+
+StandInCall::StandInCall(const CallView& call, c10::DeviceType device, Mode mode,
+                         const Limits& limits)
+    : call_(call), device_(device), mode_(mode), limits_(limits) {
   const PlainDispatch plain;
   for (size_t i = 0; i < call.args().size(); ++i) {
     stack_.push_back(convert(call.args()[i], call.op().args[i].kind));
@@ -99,8 +104,8 @@ at::Tensor StandInCall::make(const c10::TensorImpl& impl) {
   at::Tensor tensor;
   if (mode_ == Mode::kShrunk) {
     Dims sizes(impl.sizes());
-    for (int64_t& size : sizes) {
-      size = shrink(size);
+    for (size_t d = 0; d < sizes.size(); ++d) {
+      sizes[d] = limits_.cut(operands_.size(), d, sizes[d]);
     }
     tensor = at::empty_strided(sizes, dense_strides(sizes, impl.strides()), options);
   } else {

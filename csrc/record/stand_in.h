@@ -2,12 +2,17 @@
 
 #include <ATen/core/stack.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "record/call.h"
 
 namespace tiledev {
+
+// The strides of a dense tensor of these sizes whose dimensions lie in memory in the order of
+// `like`; contiguous where that leaves it open.
+Dims dense_strides(const Dims& sizes, c10::IntArrayRef like);
 
 // A call with tensors of another device in place of the operands, of the same sizes, strides and
 // dtypes: Meta tensors to learn the shape of the results, or harmless values on the CPU to learn
@@ -18,13 +23,25 @@ class StandInCall {
   enum class Mode {
     kPlain,
     kAliased,  // operands that share a buffer share memory here too
-    kShrunk,   // no dimension is larger than 2, and strides are contiguous
+    kShrunk,   // operands are cut down, dense, and their dimensions lie in memory as before
+  };
+  // How operands are cut down.
+  struct Limits {
+    int64_t size = 2;          // of each dimension
+    int64_t batch = size;      // of the first one
+    bool first_alone = false;  // only the first operand is, and the second dimension is not
+
+    int64_t cut(size_t operand, size_t dim, int64_t whole) const {
+      if (first_alone && (operand > 0 || dim == 1)) {
+        return whole;
+      }
+      return std::min(whole, dim == 0 ? batch : size);
+    }
   };
 
   StandInCall(const CallView& call, c10::DeviceType device, Mode mode = Mode::kPlain);
-
-  // A size under kShrunk.
-  static int64_t shrink(int64_t size) { return size < 2 ? size : 2; }
+  // On the CPU, with operands that are cut down.
+  StandInCall(const CallView& call, const Limits& limits);
 
   void run();  // throws what the kernel throws
 
@@ -32,6 +49,7 @@ class StandInCall {
   const std::vector<at::Tensor>& operands() const { return operands_; }
 
  private:
+  StandInCall(const CallView& call, c10::DeviceType device, Mode mode, const Limits& limits);
   at::Tensor make(const c10::TensorImpl& impl);
   at::Tensor make_alias(const c10::TensorImpl& impl);
   at::Tensor stand_in(const at::Tensor& tensor);
@@ -40,6 +58,7 @@ class StandInCall {
   const CallView& call_;
   const c10::DeviceType device_;
   const Mode mode_;
+  const Limits limits_;
   torch::jit::Stack stack_;
   std::vector<at::Tensor> operands_;
   std::vector<std::pair<const void*, c10::Storage>> memories_;  // by buffer, with kAliased
