@@ -157,7 +157,7 @@ class Lowering {
 bool split_cat(Compilation& c, Step& step) {
   constexpr size_t kMostParts = 16;
   if (step.signature->op->name != "aten::cat" || step.form != Step::Form::kOut ||
-      step.work < kWorthParting || step.operands.size() > kMostParts ||
+      !worth_parting(c, step) || step.operands.size() > kMostParts ||
       step.signature->args[0].count != step.operands.size()) {
     return false;
   }
@@ -189,7 +189,7 @@ bool split_cat(Compilation& c, Step& step) {
 bool split_batch_norm(Compilation& c, Step& step) {
   const Signature& signature = *step.signature;
   if (signature.op->name != "aten::native_batch_norm" || signature.args[5].constant.toBool() ||
-      step.operands.size() != 5 || step.outputs.size() != 3 || step.work < kWorthParting ||
+      step.operands.size() != 5 || step.outputs.size() != 3 || !worth_parting(c, step) ||
       step.outputs[1].meta.numel + step.outputs[2].meta.numel > 0) {
     return false;
   }

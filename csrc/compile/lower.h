@@ -28,7 +28,10 @@ void add_constant(Step& step, c10::IValue value);
 
 const OpTraits& traits_of(const c10::OperatorHandle& op);
 
-// Below this an op is not worth parting.
-constexpr int64_t kWorthParting = 1024;
+// Whether an op is large enough to be parted.
+inline bool worth_parting(const Compilation& c, const Step& step) {
+  constexpr int64_t kWorthParting = 1024;
+  return step.work >= kWorthParting || c.options.mode == TilingMode::kTiny;
+}
 
 }  // namespace tiledev

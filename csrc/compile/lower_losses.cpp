@@ -58,7 +58,7 @@ void add_total_weight(Compilation& c, const Step& loss) {
 bool split_nll_loss(Compilation& c, Step& step) {
   step.whole = true;
   if (step.form != Step::Form::kOut || step.operands.size() != 2 ||
-      step.operands[0].meta.sizes.size() != 2 || step.work < kWorthParting) {
+      step.operands[0].meta.sizes.size() != 2 || !worth_parting(c, step)) {
     return false;
   }
   const int64_t reduction = step.signature->args[3].constant.toInt();
@@ -128,7 +128,7 @@ bool split_loss(Compilation& c, Step& step) {
     return false;
   }
   const View* result = only_result(step);
-  if (result == nullptr || step.work < kWorthParting) {
+  if (result == nullptr || !worth_parting(c, step)) {
     step.whole = true;
     return false;
   }

@@ -84,6 +84,7 @@ struct OutVariants {
 // Ops whose out= kernel is of no use: the losses make their result large first and resize it; batch
 // norm leaves save_mean as it was if the input is not contiguous (torch 2.13).
 constexpr std::string_view kUnusable[] = {"aten::binary_cross_entropy", "aten::huber_loss",
+                                          "aten::mse_loss", "aten::smooth_l1_loss",
                                           "aten::native_batch_norm"};
 
 OutVariants find_out_variants(const c10::FunctionSchema& schema) {
@@ -160,6 +161,10 @@ bool ignores_strides(const OpTraits& op) {
       "aten::_softmax_backward_data",
       "aten::_log_softmax_backward_data",
       "aten::sort",
+      "aten::max_pool3d_with_indices",
+      "aten::max_pool3d_with_indices_backward",
+      "aten::avg_pool3d",
+      "aten::avg_pool3d_backward",
   };
   const std::string_view name = std::string_view(op.name).substr(0, op.name.find('.'));
   return std::find(std::begin(kOps), std::end(kOps), name) != std::end(kOps);

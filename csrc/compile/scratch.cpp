@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "compile/pipeline.h"
+#include "compile/scratch_tile.h"
 
 namespace tiledev {
 
@@ -100,25 +101,6 @@ class ScratchPlanner {
     int64_t at = -1;
   };
 
-  int64_t longest_tile() const {
-    int64_t longest = 0;
-    for (size_t t = 0; t + 1 < segment_.bounds.size(); ++t) {
-      longest = std::max(longest, segment_.bounds[t + 1] - segment_.bounds[t]);
-    }
-    return longest;
-  }
-
-  // The bytes of a view's buffer that one tile needs.
-  int64_t tile_bytes(const View& view) const {
-    const auto total = static_cast<int64_t>(view.meta.storage_nbytes());
-    if (!segment_.tiled() || view.span == 0) {
-      return total;
-    }
-    const int64_t span = view.span * static_cast<int64_t>(c10::elementSize(view.meta.dtype));
-    const int64_t periods = (total + span - 1) / span;
-    return periods * (span / segment_.extent) * longest_tile();
-  }
-
   // What a run of the segment moves between memory and the cores, if the cache holds a tile.
   void count_traffic() {
     std::map<std::pair<uint32_t, int64_t>, std::pair<bool, bool>> seen;  // read, written
@@ -156,7 +138,7 @@ class ScratchPlanner {
         }
         auto [it, fresh] = intervals.emplace(view.buffer, Interval{first, last, 0, -1});
         it->second.last = last;
-        it->second.nbytes = std::max(it->second.nbytes, tile_bytes(view));
+        it->second.nbytes = std::max(it->second.nbytes, scratch_reach(view, segment_));
       });
     }
     if (intervals.empty()) {

@@ -7,6 +7,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "compile/scratch_tile.h"
+
 namespace tiledev {
 
 namespace {
@@ -35,6 +37,7 @@ void verify_live_nodes(const Compilation& c, const char* pass) {
 struct Place {
   int64_t first = -1;
   int64_t last = -1;
+  bool parted = false;  // they are several, or other ops than the node's
 };
 
 std::vector<Place> places(const Compilation& c) {
@@ -43,6 +46,7 @@ std::vector<Place> places(const Compilation& c) {
   for (const Segment& segment : c.plan.segments) {
     for (const Step& step : segment.steps) {
       Place& place = result[step.node];
+      place.parted |= place.first >= 0 || step.signature != c.nodes[step.node].signature;
       place.first = place.first < 0 ? time : place.first;
       place.last = time++;
     }
@@ -60,8 +64,7 @@ void verify_order(const Compilation& c, const char* pass) {
   const std::vector<Place> place = places(c);
   std::vector<State> states(c.print.outlives.size());
   const auto check = [&](int64_t before, uint32_t after) {
-    const bool parted =
-        place[before].first != place[before].last || place[after].first != place[after].last;
+    const bool parted = place[before].parted || place[after].parted;
     TORCH_INTERNAL_ASSERT(parted || place[before].last < place[after].first, "[", pass, "] node ",
                           after, " (", c.nodes[after].name(), ") runs before node ", before, " (",
                           c.nodes[before].name(), "), which it depends on");
@@ -148,6 +151,8 @@ void verify_scratch(const Segment& segment, const char* pass) {
                             "] a temporary has two places");
       TORCH_INTERNAL_ASSERT(view.scratch_at >= 0 && end <= segment.scratch_bytes, "[", pass,
                             "] a temporary lies beyond the scratch");
+      TORCH_INTERNAL_ASSERT(scratch_reach(view, segment) <= view.scratch_nbytes, "[", pass,
+                            "] a view reaches beyond the place of its temporary");
     });
   }
   std::vector<Interval> order;

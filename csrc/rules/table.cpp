@@ -14,7 +14,7 @@
 //   ; extent N n  the argument N repeats the extent of the axis n
 //
 // In-place and out= forms have the rule of their functional form. Ops with ATen's `pointwise` tag
-// need no line. Whatever has none runs whole.
+// need no line, nor do the other forms of such ops. Whatever has none runs whole.
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
@@ -139,12 +139,20 @@ constexpr TableLine kTable[] = {
      "bh.,bh.,bh.,bh.,bh.,bh.,~bhqk->bh.,bh.,bh.; whole qk"},
     {"aten::convolution", "n.,_,_->n."},
     {"aten::convolution_backward", "n.,n.,_->n.,_,_; sum"},
-    {"aten::max_pool2d_with_indices", "n.->n.,n."},
-    {"aten::max_pool2d_with_indices_backward", "n.,n.,n.->n."},
-    {"aten::avg_pool2d", "n.->n."},
-    {"aten::avg_pool2d_backward", "n.,n.->n."},
-    {"aten::_adaptive_avg_pool2d", "n.->n."},
-    {"aten::_adaptive_avg_pool2d_backward", "n.,n.->n."},
+    {"aten::max_pool2d_with_indices", "*hw->*ij,*ij; whole hwij"},
+    {"aten::max_pool2d_with_indices_backward", "*ij,*hw,*ij->*hw; whole hwij"},
+    {"aten::avg_pool2d", "*hw->*ij; whole hwij"},
+    {"aten::avg_pool2d_backward", "*ij,*hw->*hw; whole hwij"},
+    {"aten::_adaptive_avg_pool2d", "*hw->*ij; whole hwij"},
+    {"aten::_adaptive_avg_pool2d_backward", "*ij,*hw->*hw; whole hwij"},
+    {"aten::adaptive_max_pool2d", "*hw->*ij,*ij; whole hwij"},
+    {"aten::adaptive_max_pool2d_backward", "*ij,*hw,*ij->*hw; whole hwij"},
+    {"aten::max_pool3d_with_indices", "*dhw->*kij,*kij; whole dhwkij"},
+    {"aten::max_pool3d_with_indices_backward", "*kij,*dhw,*kij->*dhw; whole dhwkij"},
+    {"aten::avg_pool3d", "*dhw->*kij; whole dhwkij"},
+    {"aten::avg_pool3d_backward", "*kij,*dhw->*dhw; whole dhwkij"},
+    {"aten::_adaptive_avg_pool3d", "*dhw->*kij; whole dhwkij"},
+    {"aten::_adaptive_avg_pool3d_backward", "*kij,*dhw->*dhw; whole dhwkij"},
 };
 
 // Ops with the tag that are not elementwise in the sense needed here.
@@ -176,6 +184,30 @@ std::string base_name(const OpTraits& op, bool functional) {
   return name;
 }
 
+// "aten::where.self" of "aten::where.self_out", "aten::eq.Tensor" of "aten::eq_.Tensor".
+std::string functional_form(const OpTraits& op) {
+  const size_t dot = op.name.find('.');
+  std::string overload = dot == std::string::npos ? "" : op.name.substr(dot + 1);
+  constexpr std::string_view kOut = "out";
+  if (op.is_out_form && overload.size() >= kOut.size() &&
+      overload.compare(overload.size() - kOut.size(), kOut.size(), kOut) == 0) {
+    overload.resize(overload.size() - kOut.size());
+    if (!overload.empty() && overload.back() == '_') {
+      overload.pop_back();
+    }
+  }
+  const std::string name = base_name(op, !op.is_out_form);
+  return overload.empty() ? name : name + "." + overload;
+}
+
+// ATen gives the tag to some functional ops and not to their other forms.
+bool has_pointwise_tag(const std::string& name) {
+  const size_t dot = name.find('.');
+  const auto op = c10::Dispatcher::singleton().findSchema(
+      {name.substr(0, dot), dot == std::string::npos ? "" : name.substr(dot + 1)});
+  return op && op->hasTag(at::Tag::pointwise);
+}
+
 class Rules {
  public:
   Rules() {
@@ -185,7 +217,9 @@ class Rules {
   }
 
   const TileRule* find(const OpTraits& op) {
-    for (const std::string& name : {op.name, base_name(op, false), base_name(op, true)}) {
+    const std::string functional = functional_form(op);
+    for (const std::string& name :
+         {op.name, functional, base_name(op, false), base_name(op, true)}) {
       if (auto it = rules_.find(name); it != rules_.end()) {
         return fits(it->second, op) ? &it->second : nullptr;
       }
@@ -196,7 +230,7 @@ class Rules {
         return nullptr;
       }
     }
-    return op.op.hasTag(at::Tag::pointwise) ? &pointwise : nullptr;
+    return op.op.hasTag(at::Tag::pointwise) || has_pointwise_tag(functional) ? &pointwise : nullptr;
   }
 
   void add(const std::string& op, TileRule rule) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "compile/scratch_tile.h"
 #include "runtime/host_view.h"
 
 namespace tiledev {
@@ -162,16 +163,9 @@ void Frame::set_view(const View& view, at::Tensor& tensor, int64_t begin, int64_
   if (!resize) {
     return;
   }
-  // In scratch the tile lies alone: what lay a period apart now lies a tile's part of it apart.
-  const int64_t part = view.span / segment_.extent * (end - begin);
-  Dims sizes = view.meta.sizes;
-  Dims strides = view.meta.strides;
-  sizes[view.cut_dim] = (end - begin) * view.factor;
-  for (int64_t& s : strides) {
-    s = s >= view.span ? s / view.span * part : s;
-  }
-  const int64_t offset = view.offset / view.span * part + view.offset % view.span;
-  impl->set_sizes_and_strides(sizes, strides, view.scratch_at / itemsize(view.meta) + offset);
+  const ScratchTile tile = scratch_tile(view, segment_, end - begin);
+  impl->set_sizes_and_strides(tile.sizes, tile.strides,
+                              view.scratch_at / itemsize(view.meta) + tile.offset);
 }
 
 void Frame::set_tile(int64_t begin, int64_t end) {

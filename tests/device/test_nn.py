@@ -121,6 +121,12 @@ class TestRecurrent:
         check(net, torch.randn(2, 5, 3))
         check(net, torch.randn(2, 5, 3), train=False)
 
+    @pytest.mark.parametrize("layers", [1, 3])
+    @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
+    def test_layers_of_some_size(self, kind, layers):
+        check(getattr(nn, kind)(16, 24, layers), torch.randn(6, 9, 16))
+        check(getattr(nn, kind)(40, 60, layers, bidirectional=True), torch.randn(5, 32, 40))
+
     @pytest.mark.parametrize("kind", ["RNN", "LSTM", "GRU"])
     def test_cells_and_packed_sequences(self, kind):
         check(getattr(nn, f"{kind}Cell")(3, 4), torch.randn(2, 3))

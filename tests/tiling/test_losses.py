@@ -44,6 +44,17 @@ def test_losses(loss, reduction, mode):
     torch.testing.assert_close(found, loss_and_gradient("cpu", loss, reduction))
 
 
+@pytest.mark.parametrize("shape", [(3,), (6, 9, 3), (64, 32), (300, 400)], ids=str)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_loss_that_nobody_holds(loss, reduction, shape, capfd):
+    x, y = (torch.rand(shape, generator=torch.Generator().manual_seed(i)) for i in (0, 1))
+    f = LOSSES[loss]
+    found = (f(x.to(DEVICE), y.to(DEVICE), reduction=reduction) * 2).cpu()
+    torch.testing.assert_close(found, f(x, y, reduction=reduction) * 2)
+    assert "resized" not in capfd.readouterr().err
+
+
 def test_a_sum_that_would_overflow_its_type_is_not_made():
     tiledev._C.set_tiling_mode("tiny")
     x = torch.full((3000, 33), 100.0, dtype=torch.float16, device=DEVICE)

@@ -688,3 +688,116 @@ def test_ops_that_make_their_result_themselves_join_a_chain(op):
     tiledev.wait()
     assert len(segments()) == len(tiled_segments()) == 1
     torch.testing.assert_close(result.cpu(), op(x) * 2 + 1)
+
+
+# ---- temporaries in scratch ---------------------------------------------------------------------
+
+
+def products_of_parts(join, part):
+    """What only slices of a joined temporary are used for, among other temporaries."""
+
+    def f(a, b):
+        x, y = part(join([a * 2, b * 2]))
+        p, q, r = x @ a, x @ b, x @ x
+        return (p + q + r + y).sum(1)
+
+    return f
+
+
+JOINED = {
+    "columns": (lambda both: torch.cat(both, 1), lambda w: w.chunk(2, 1)),
+    "rows": (torch.cat, lambda w: w.chunk(2)),
+    "stacked": (torch.stack, lambda w: w.unbind()),
+    "stacked last": (lambda both: torch.stack(both, 2), lambda w: w.unbind(2)),
+}
+
+
+@pytest.mark.parametrize("size", [32, 48, 64, 500])
+@pytest.mark.parametrize("join", JOINED)
+def test_a_joined_temporary_of_which_only_parts_are_read(join, size):
+    f = products_of_parts(*JOINED[join])
+    a, b = values(size, size) / size, values(size, size, seed=1) / size
+    assert_same(f, a, b, tiled=size > 100)
+
+
+def elementwise_of_parts(join, part):
+    def f(a, b):
+        x, y = part(join([a.softmax(1), b.softmax(1)]))
+        p, q, r = x * 2, x.softmax(1) * y, (x * 3).softmax(1)
+        return (p + q + r + y).sum(1)
+
+    return f
+
+
+@pytest.mark.parametrize("join", JOINED)
+def test_a_joined_temporary_in_tiles(join):
+    f = elementwise_of_parts(*JOINED[join])
+    assert_same(f, values(1024, 1024), values(1024, 1024, seed=1))
+
+
+# ---- ops that ATen tags in one form only --------------------------------------------------------
+
+
+def written(x):
+    return torch.empty_like(x)
+
+
+OTHER_FORMS = {
+    "masked_fill": lambda x, m: x.masked_fill(m, 0.5),
+    "masked_fill_": lambda x, m: x.masked_fill_(m, 0.5),
+    "masked_fill by a row": lambda x, m: x.masked_fill(m[:1], 0.5) + 1,
+    "where, out": lambda x, m: torch.where(m, x, -x, out=written(x)),
+    "gelu, out": lambda x, m: torch._C._nn.gelu(x, out=written(x)),
+    "softplus, out": lambda x, m: torch._C._nn.softplus(x, out=written(x)),
+    "elu, out": lambda x, m: torch._C._nn.elu(x, out=written(x)),
+    "mish_": lambda x, m: F.mish(x, inplace=True),
+    "threshold_": lambda x, m: F.threshold(x, 0.1, 0.0, inplace=True),
+    "eq_": lambda x, m: x.round_().eq_(1),
+    "copysign_": lambda x, m: x.copysign_(-1),
+    "heaviside_": lambda x, m: x.heaviside_(x.abs()),
+    "scatter_": lambda x, m: x.scatter_(1, m.long(), x * 0 + 1),
+    "scatter_ of a number": lambda x, m: x.scatter_(1, m.long(), 2.0),
+    "scatter, out": lambda x, m: torch.scatter(x, 1, m.long(), 2.0, out=written(x)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FORMS)
+def test_other_forms_of_ops_with_a_rule_are_cut(name):
+    x = values(1024, 1024)
+    assert_same(OTHER_FORMS[name], x, x > 0)
+    assert all(segment["tiles"] > 1 for segment in segments()), tiledev.explain()
+
+
+# ---- pooling ------------------------------------------------------------------------------------
+
+POOLING = {
+    "max2d": (2, lambda x: F.max_pool2d(x, 2)),
+    "max2d with indices": (2, lambda x: F.max_pool2d(x, 3, 2, 1, return_indices=True)[0]),
+    "avg2d": (2, lambda x: F.avg_pool2d(x, 3, 2, 1)),
+    "adaptive avg2d": (2, lambda x: F.adaptive_avg_pool2d(x, 5)),
+    "adaptive max2d": (2, lambda x: F.adaptive_max_pool2d(x, 5)),
+    "max3d": (3, lambda x: F.max_pool3d(x, 2)),
+    "avg3d": (3, lambda x: F.avg_pool3d(x, 2)),
+    "adaptive avg3d": (3, lambda x: F.adaptive_avg_pool3d(x, 5)),
+}
+
+
+@pytest.mark.parametrize("leading", [(1, 40), (2, 40), (40, 3), (40,)], ids=str)
+@pytest.mark.parametrize("name", POOLING)
+def test_pooling_is_cut_along_batch_and_channels(name, leading):
+    dims, pool = POOLING[name]
+    x = values(*leading, *((40, 40) if dims == 2 else (12, 12, 14)))
+    assert_same(pool, x)
+
+    def gradient(x):
+        x.requires_grad_()
+        pool(x).square().sum().backward()
+        return x.grad
+
+    assert_same(gradient, x)
+
+
+@pytest.mark.parametrize("name", ["max2d", "avg2d", "adaptive avg2d", "adaptive max2d"])
+def test_pooling_of_channels_last(name):
+    x = values(2, 40, 40, 40).to(memory_format=torch.channels_last)
+    assert_same(POOLING[name][1], x)
