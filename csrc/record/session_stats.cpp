@@ -94,6 +94,8 @@ std::string Session::explain_miss() {
 
 void Session::start_trace() {
   const std::lock_guard lock(mutex_);
+  TORCH_CHECK(!executor().trace().on(),
+              "[trace] another trace is being taken; let its `with` block end first");
   executor().trace().start();
 }
 

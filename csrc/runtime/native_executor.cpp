@@ -94,8 +94,7 @@ class NativeExecutor final : public Executor {
   std::mutex drain_mutex_;
   std::condition_variable drained_;
 
-  std::atomic<bool> cancelled_{false};
-  std::shared_ptr<RunError> cancelled_error_;  // written before the flag
+  Cancellation cancellation_;
 
   Trace trace_;
   std::mutex error_mutex_;
@@ -300,11 +299,8 @@ void NativeExecutor::work(size_t worker) {
 void NativeExecutor::start(const TaskRef& task, size_t worker) {
   const Segment& segment = task.instance->plan->segments[task.task];
   SegmentRun& run = task.instance->tasks[task.task].run;
-  if (cancelled_.load(std::memory_order_acquire)) {
-    run.cancel(segment, cancelled_error_);
-  } else {
-    run.prepare(segment, task.instance->nodes);
-  }
+  run.heed(cancellation_);
+  run.prepare(segment, task.instance->nodes);
   run.share(segment, workers_.size(), memory_.scarce());
   const size_t helpers = std::min(segment.units(), workers_.size()) - 1;
   for (size_t i = 1; i <= helpers; ++i) {
@@ -479,8 +475,8 @@ void NativeExecutor::drain(size_t plans, const std::function<void()>& interrupt)
 }
 
 void NativeExecutor::cancel(std::shared_ptr<RunError> error) {
-  cancelled_error_ = std::move(error);
-  cancelled_.store(true, std::memory_order_release);
+  cancellation_.error = std::move(error);
+  cancellation_.asked.store(true, std::memory_order_release);
 }
 
 std::vector<std::shared_ptr<RunError>> NativeExecutor::take_errors() {

@@ -56,7 +56,7 @@ void SegmentRun::cancel(const Segment& segment, const std::shared_ptr<RunError>&
   const std::lock_guard lock(mutex_);
   make_errors(segment);
   for (auto& e : errors_) {
-    e = error;
+    e = e ? e : error;
   }
 }
 
@@ -131,6 +131,9 @@ const std::vector<c10::Storage>* SegmentRun::partials_of(const Segment& segment,
 
 // Whether the step has failed, or something that it needs.
 bool SegmentRun::skips(const Segment& segment, size_t step) {
+  if (cancellation_ != nullptr && cancellation_->asked.load(std::memory_order_acquire)) {
+    cancel(segment, cancellation_->error);
+  }
   if (!failed_.load(std::memory_order_acquire)) {
     return false;
   }

@@ -12,6 +12,12 @@
 
 namespace tiledev {
 
+// An executor that is to stop: what has not run yet gets this error.
+struct Cancellation {
+  std::atomic<bool> asked{false};
+  std::shared_ptr<RunError> error;  // written before
+};
+
 // One run of a segment: its units (tiles, or lanes of tiles), which any number of workers take, and
 // the errors of its steps.
 class SegmentRun {
@@ -24,8 +30,8 @@ class SegmentRun {
 
   // Looks whether inputs have failed. Called once, before the first unit.
   void prepare(const Segment& segment, const std::vector<Node>& nodes);
-  // Lets every step fail with this error.
-  void cancel(const Segment& segment, const std::shared_ptr<RunError>& error);
+  // Lets every step fail that has not run when this is asked for.
+  void heed(const Cancellation& cancellation) { cancellation_ = &cancellation; }
 
   // Gives it a packed matrix that other runs use, too (Segment::packed).
   void use_packed(const Segment& segment, size_t number, std::shared_ptr<PackedMatrix> matrix) {
@@ -64,6 +70,7 @@ class SegmentRun {
     }
   }
   bool skips(const Segment& segment, size_t step);
+  void cancel(const Segment& segment, const std::shared_ptr<RunError>& error);
   std::vector<bool> skipped_calls(const Segment& segment, const StripRun& run);
   void fail(const Segment& segment, size_t step, const std::vector<Node>& nodes);
   void make_errors(const Segment& segment);
@@ -74,6 +81,7 @@ class SegmentRun {
   void mark(const Segment& segment, std::vector<Node>& nodes, size_t step,
             const std::shared_ptr<RunError>& error);
 
+  const Cancellation* cancellation_ = nullptr;
   PackedMatrices packed_;
   std::unique_ptr<SharedProducts> products_;  // null if there are none, or nobody to help
   size_t shares_ = 1;

@@ -29,6 +29,7 @@ def trace(path: str | os.PathLike[str]) -> Iterator[None]:
 
     Raises:
         OSError: the file cannot be written; raised before anything runs.
+        RuntimeError: another trace is being taken.
 
     Example:
         >>> import tempfile, os

@@ -179,6 +179,27 @@ def test_exit_right_after_backward_40_times_in_children(code):
     run_forked(code, 40)
 
 
+def test_exit_does_not_wait_for_all_ops_of_a_long_task():
+    code = """
+        import time, torch, tiledev
+        x = torch.rand(1500, 1500, device="tiledev") / 1500
+        (x @ x).sum().item()
+        begin = time.monotonic()
+        (x @ x).sum().item()
+        of_one = time.monotonic() - begin
+        y = x
+        for _ in range(300):
+            y = y @ x
+        tiledev.execute()
+        print(of_one, time.monotonic(), flush=True)
+    """
+    done = scripts.run(textwrap.dedent(code))
+    end = time.monotonic()
+    assert (done.returncode, done.stderr) == (0, "")
+    of_one, begin = map(float, done.stdout.split())
+    assert end - begin < 100 * of_one + 5
+
+
 @pytest.mark.parametrize("state", ["running work", "failed work", "a thread that recorded"])
 def test_exit_8_times_in_children_with(state):
     run_forked(STATES[state], 8)

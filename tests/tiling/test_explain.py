@@ -220,6 +220,17 @@ class TestTrace:
         assert sorted(e["args"]["unit"] for e in events if e["ph"] == "X") == list(range(tiles))
         del y
 
+    def test_one_at_a_time(self, tmp_path):
+        with tiledev.trace(tmp_path / "trace.json"):
+            y = large() + 1
+            with (
+                pytest.raises(RuntimeError, match="another trace"),
+                tiledev.trace(tmp_path / "inner.json"),
+            ):
+                pass
+        assert len(json.loads((tmp_path / "trace.json").read_text())["traceEvents"]) > 1
+        del y
+
     def test_nothing_inside(self, tmp_path):
         with tiledev.trace(tmp_path / "trace.json"):
             pass
