@@ -10,8 +10,10 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "compile/explain.h"
@@ -226,18 +228,19 @@ PYBIND11_MODULE(_C, m) {
                  : format == "json" ? explain_json(*plan)
                                     : explain_text(*plan);
         }));
-  m.def("set_axis_group_name", torch::wrap_pybind_function([](const at::Tensor& tensor, int64_t dim,
-                                                              const std::string& name) {
-          session().name_axis(*tensor.unsafeGetTensorImpl(), dim, name);
+  m.def("set_axis_group_name",
+        torch::wrap_pybind_function([](const at::Tensor& tensor,
+                                       const std::vector<std::pair<int64_t, std::string>>& names) {
+          session().name_axes(*tensor.unsafeGetTensorImpl(), names);
         }));
   m.def("set_axis_group_tiling",
         torch::wrap_pybind_function(
             [](const std::string& name, int64_t uniform, std::vector<int64_t> sizes) {
               session().set_axis_tiling(name, {uniform, std::move(sizes)});
             }));
-  m.def("clear_axis_group_tiling", torch::wrap_pybind_function([](const std::string& name) {
-          session().clear_axis_tiling(name);
-        }));
+  m.def("clear_axis_group_tiling",
+        torch::wrap_pybind_function(
+            [](const std::optional<std::string>& name) { session().clear_axis_tiling(name); }));
   m.def("axis_groups", torch::wrap_pybind_function(&axis_groups));
   m.def("explain_miss", torch::wrap_pybind_function([] { return session().explain_miss(); }));
   m.def("start_trace", torch::wrap_pybind_function([] { session().start_trace(); }));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "compile/axes.h"
 #include "compile/pipeline.h"
@@ -48,7 +49,7 @@ class GroupFinder {
     if (fresh) {
       parent_.push_back(parent_.size());
       extent_.push_back(extent);
-      name_.emplace_back();
+      names_.emplace_back();
     }
     extent_[it->second] = std::min(extent_[it->second], extent);
     return it->second;
@@ -106,7 +107,7 @@ class GroupFinder {
     const uint32_t* access = c_.print.accesses.data() + c_.first_access[n];
     for_each_access(c_.nodes[n], [&](const Buffer& buffer, bool, bool, bool) {
       for (const AxisName& axis : buffer.axis_names) {
-        name_[key(*access, axis.span, axis.extent)] = axis.name;
+        names_[key(*access, axis.span, axis.extent)] = axis;
       }
       ++access;
     });
@@ -114,20 +115,34 @@ class GroupFinder {
 
   std::vector<AxisGroup> collect() {
     std::map<size_t, AxisGroup> groups;
+    std::set<size_t> given;  // groups with a dimension that the user named himself
+    for (const auto& [axis, i] : index_) {
+      if (names_[i].given) {
+        given.insert(root(i));
+      }
+    }
     for (const auto& [axis, i] : index_) {
       AxisGroup& group = groups[root(i)];
       group.extent = extent_[root(i)];
       group.members.push_back(axis);
-      if (name_[i].empty() || name_[i] == group.name) {
+      const AxisName& named = names_[i];
+      if (named.name.empty()) {
         continue;
       }
-      TORCH_CHECK_VALUE(group.name.empty(), "[axis groups] the names '", group.name, "' and '",
-                        name_[i], "' meet in one axis group of extent ", group.extent,
+      TORCH_CHECK_VALUE(group.name.empty() || named.name == group.name, "[axis groups] the names '",
+                        group.name, "' and '", named.name, "' meet in one axis group of extent ",
+                        group.extent,
                         ": ops tie these dimensions together. Give them the same name");
-      group.name = name_[i];
+      group.name = named.name;
+      if (named.given || given.count(root(i)) == 0) {
+        group.extents.push_back(named.extent);
+      }
     }
     std::vector<AxisGroup> result;
     for (auto& [at, group] : groups) {
+      if (!group.extents.empty()) {
+        group.extent = *std::max_element(group.extents.begin(), group.extents.end());
+      }
       result.push_back(std::move(group));
     }
     return result;
@@ -137,7 +152,7 @@ class GroupFinder {
   std::map<AxisKey, size_t> index_;
   std::vector<size_t> parent_;
   std::vector<int64_t> extent_;
-  std::vector<std::string> name_;
+  std::vector<AxisName> names_;  // without a name where nobody gave one
 };
 
 }  // namespace
@@ -163,12 +178,22 @@ void name_axes(Compilation& c) {
     });
   }
   for (const AxisGroup& group : c.groups) {
+    const auto tiling = c.options.tilings.find(group.name);
+    const int64_t extent =
+        tiling == c.options.tilings.end() ? group.extent : tiled_extent(group, tiling->second);
     for (const auto& [buffer, span] : group.members) {
       if (!group.name.empty() && buffer < refs.size() && c.print.outlives[buffer] && refs[buffer]) {
-        c.plan.names.push_back({*refs[buffer], {span, group.extent, group.name}});
+        c.plan.names.push_back({*refs[buffer], {span, extent, group.name, false}});
       }
     }
   }
+}
+
+int64_t tiled_extent(const AxisGroup& group, const AxisTiling& tiling) {
+  const int64_t total = std::accumulate(tiling.sizes.begin(), tiling.sizes.end(), int64_t{0});
+  const bool adds_up =
+      std::find(group.extents.begin(), group.extents.end(), total) != group.extents.end();
+  return adds_up ? total : group.extent;
 }
 
 std::vector<int64_t> tile_sizes(const std::string& name, const AxisTiling& tiling, int64_t extent) {

@@ -20,6 +20,7 @@ void append_names(std::vector<uint64_t>& words, const Buffer& buffer) {
   for (const AxisName& axis : buffer.axis_names) {
     words.push_back(std::hash<std::string>{}(axis.name));
     words.push_back(static_cast<uint64_t>(axis.span));
+    words.push_back(static_cast<uint64_t>(axis.extent) * 2 + (axis.given ? 1 : 0));
   }
 }
 

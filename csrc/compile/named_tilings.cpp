@@ -14,9 +14,9 @@ NamedTilings::NamedTilings(const Compilation& c) {
       continue;
     }
     auto tiling = std::make_unique<NamedTiling>();
-    tiling->extent = group.extent;
+    tiling->extent = tiled_extent(group, asked->second);
     tiling->bounds = {0};
-    for (const int64_t size : tile_sizes(group.name, asked->second, group.extent)) {
+    for (const int64_t size : tile_sizes(group.name, asked->second, tiling->extent)) {
       tiling->bounds.push_back(tiling->bounds.back() + size);
     }
     for (const AxisKey& member : group.members) {
@@ -35,7 +35,7 @@ const NamedTiling* NamedTilings::find(const Step& step, const Candidate& candida
     const int64_t span = span_of(axes.metas[t], axes.axes[candidate.axis].dims[t]);
     const auto found = by_axis_.find({step.view(t).buffer, span});
     if (span > 0 && found != by_axis_.end()) {
-      return found->second;
+      return representable(*found->second, candidate.extent()) ? found->second : nullptr;
     }
   }
   return nullptr;

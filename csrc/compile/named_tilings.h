@@ -13,7 +13,7 @@ namespace tiledev {
 
 // An axis group with tiles of given sizes.
 struct NamedTiling {
-  int64_t extent = 0;
+  int64_t extent = 0;           // of the axis as it was named; views of it may have another
   std::vector<int64_t> bounds;  // 0, ..., extent
 };
 
@@ -31,7 +31,7 @@ class NamedTilings {
   // Raises ValueError if the sizes do not fit the graph's extents.
   explicit NamedTilings(const Compilation& c);
 
-  // What holds for this axis of a step, or null.
+  // What holds for this axis of a step, or null: also if tiles would begin between its units.
   const NamedTiling* find(const Step& step, const Candidate& candidate) const;
   // Whether tiles of these sizes begin and end at units of a segment with that many.
   static bool representable(const NamedTiling& tiling, int64_t extent);

@@ -222,9 +222,7 @@ class SegmentBuilder {
   // The outermost axis whose tiles the user chose.
   std::optional<Candidate> named_axis(const Step& step) const {
     for (const Candidate& candidate : candidates_) {
-      const NamedTiling* tiling = tilings_.find(step, candidate);
-      if (tiling != nullptr && NamedTilings::representable(*tiling, candidate.extent()) &&
-          opens(step, candidate)) {
+      if (tilings_.find(step, candidate) != nullptr && opens(step, candidate)) {
         return candidate;
       }
     }

@@ -40,8 +40,9 @@ struct ExecutorState {
 // A name that a user gave to a dimension of a buffer, whatever view of it he looked at.
 struct AxisName {
   int64_t span = 0;    // stride times size, in bytes
-  int64_t extent = 0;  // size
+  int64_t extent = 0;  // of the axis as it was named: what the sizes of its tiles refer to
   std::string name;
+  bool given = false;  // by the user; otherwise it came from a dimension that ops tie to this one
 };
 
 // The memory behind one storage. It is created without memory; memory appears when the first node

@@ -6,7 +6,9 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "compile/axis_groups.h"
@@ -84,10 +86,11 @@ class Session {
   // Plans made from now on; those made before are forgotten.
   void set_tiling_mode(TilingMode mode);
 
-  // Names dimension `dim` of a tensor. Raises ValueError if its axis group has another name.
-  void name_axis(const c10::TensorImpl& tensor, int64_t dim, const std::string& name);
+  // Names dimensions of a tensor, all or none. Raises ValueError if an axis group has another name.
+  void name_axes(const c10::TensorImpl& tensor,
+                 const std::vector<std::pair<int64_t, std::string>>& names);
   void set_axis_tiling(const std::string& name, AxisTiling tiling);
-  void clear_axis_tiling(const std::string& name);  // "": all
+  void clear_axis_tiling(const std::optional<std::string>& name);  // nothing: all
   struct GroupInfo {
     AxisGroup group;
     std::vector<int64_t> tiles;  // empty: automatic
@@ -131,7 +134,10 @@ class Session {
   Executor& executor();                          // needs the lock; makes it
   std::shared_ptr<Executor> running_executor();  // null if there is none
   CompileOptions compile_options();              // needs the lock
-  void compile_nodes(std::vector<Node> nodes);   // needs the lock
+  // Needs the lock. Dimensions that cannot be cut get no name.
+  void name_axis(Buffer& buffer, const c10::TensorImpl& tensor, int64_t dim,
+                 const std::string& name);
+  void compile_nodes(std::vector<Node> nodes);  // needs the lock
   // Stands for the options in a fingerprint.
   static uint64_t tiling_word(const CompileOptions& options);
   void submit_compiled();  // needs the lock

@@ -16,8 +16,11 @@
 namespace tiledev {
 
 void add_axis_name(Buffer& buffer, const AxisName& axis) {
-  for (const AxisName& known : buffer.axis_names) {
+  for (AxisName& known : buffer.axis_names) {
     if (known.span == axis.span) {
+      if (axis.given || (!known.given && known.name == axis.name)) {
+        known = axis;
+      }
       return;
     }
   }
@@ -41,30 +44,50 @@ uint64_t Session::tiling_word(const CompileOptions& options) {
   return word;
 }
 
-void Session::name_axis(const c10::TensorImpl& tensor, int64_t dim, const std::string& name) {
+void Session::name_axes(const c10::TensorImpl& tensor,
+                        const std::vector<std::pair<int64_t, std::string>>& names) {
   const std::lock_guard lock(mutex_);
   Buffer& buffer = buffer_of(tensor);
-  const int64_t itemsize = static_cast<int64_t>(tensor.itemsize());
-  const AxisName axis{tensor.strides()[dim] * tensor.sizes()[dim] * itemsize, tensor.sizes()[dim],
-                      name};
-  for (const AxisName& known : buffer.axis_names) {
-    TORCH_CHECK_VALUE(known.span != axis.span || known.name == name,
-                      "[set_axis_group_name] got the name '", name, "' for dimension ", dim,
-                      " of a tensor whose axis group has the name '", known.name,
-                      "' already; an axis group has one name");
-  }
   const auto before = buffer.axis_names;
-  add_axis_name(buffer, axis);
   try {
-    pending_axis_groups(graph_.nodes());  // do two names meet?
-    if (const auto tiling = tilings_.find(name); tiling != tilings_.end()) {
-      tile_sizes(name, tiling->second, axis.extent);
+    for (const auto& [dim, name] : names) {
+      name_axis(buffer, tensor, dim, name);
     }
+    pending_axis_groups(graph_.nodes());  // do two names meet?
   } catch (...) {
     buffer.axis_names = before;
     throw;
   }
-  axis_extents_[name] = axis.extent;
+  for (const auto& [dim, name] : names) {
+    const int64_t extent = tensor.sizes()[dim];
+    if (extent == 1) {
+      axis_extents_.emplace(name, extent);  // says nothing about the others of this name
+    } else {
+      axis_extents_[name] = extent;
+    }
+  }
+}
+
+void Session::name_axis(Buffer& buffer, const c10::TensorImpl& tensor, int64_t dim,
+                        const std::string& name) {
+  const int64_t extent = tensor.sizes()[dim];
+  if (extent == 1) {
+    return;  // cannot be cut, and its span is that of another dimension
+  }
+  if (const auto tiling = tilings_.find(name); tiling != tilings_.end()) {
+    tile_sizes(name, tiling->second, extent);
+  }
+  const int64_t span = tensor.strides()[dim] * extent * static_cast<int64_t>(tensor.itemsize());
+  if (span == 0) {
+    return;  // expanded: does not move through the buffer
+  }
+  for (const AxisName& known : buffer.axis_names) {
+    TORCH_CHECK_VALUE(known.span != span || known.name == name,
+                      "[set_axis_group_name] got the name '", name, "' for dimension ", dim,
+                      " of a tensor whose axis group has the name '", known.name,
+                      "' already; an axis group has one name");
+  }
+  add_axis_name(buffer, {span, extent, name, true});
 }
 
 void Session::set_axis_tiling(const std::string& name, AxisTiling tiling) {
@@ -83,15 +106,15 @@ void Session::set_axis_tiling(const std::string& name, AxisTiling tiling) {
   tilings_[name] = std::move(tiling);
 }
 
-void Session::clear_axis_tiling(const std::string& name) {
+void Session::clear_axis_tiling(const std::optional<std::string>& name) {
   const std::lock_guard lock(mutex_);
-  if (name.empty()) {
+  if (!name) {
     tilings_.clear();
     return;
   }
-  TORCH_CHECK_VALUE(axis_extents_.count(name) > 0,
-                    "[clear_axis_group_tiling] there is no axis group named '", name, "'");
-  tilings_.erase(name);
+  TORCH_CHECK_VALUE(axis_extents_.count(*name) > 0,
+                    "[clear_axis_group_tiling] there is no axis group named '", *name, "'");
+  tilings_.erase(*name);
 }
 
 Session::GroupReport Session::axis_groups() {
@@ -107,6 +130,7 @@ Session::GroupReport Session::axis_groups() {
   for (AxisGroup& group : pending_axis_groups(graph_.nodes())) {
     GroupInfo info;
     if (const auto tiling = tilings_.find(group.name); tiling != tilings_.end()) {
+      group.extent = tiled_extent(group, tiling->second);
       info.tiles = tile_sizes(group.name, tiling->second, group.extent);
     }
     info.group = std::move(group);

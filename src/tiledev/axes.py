@@ -8,6 +8,7 @@ changes no result beyond rounding.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,6 +27,7 @@ __all__ = [
 ]
 
 SHOWN_TILES = 8
+LARGEST_SIZE = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class AxisGroup:
     """One axis group of the pending graph.
 
     Attributes:
-        extent: the length of the axis; of the outer factor where a view merges two axes.
+        extent: the length of the axis, as it was named; without a name, of the outer factor where a
+            view merges two axes.
         name: the name, or None.
         tiles: the sizes of the tiles that were chosen, or None: tiledev chooses.
         members: how many dimensions of tensors belong to it.
@@ -50,16 +53,19 @@ def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str]) -> None:
 
     A name holds for all tensors that ops tie to this dimension, in later graphs too: naming the
     input's rows and the weights' dimensions once is enough for forward, backward, the optimizer's
-    state and all later steps. One name may stand on several groups.
+    state and all later steps. One name may stand on several groups. A dimension of
+    extent 1, or one that `expand` made, cannot be cut: a name for it is fine, and has no effect.
 
     Args:
         tensor: a tensor on tiledev.
-        names: dimension -> name; negative dimensions count from the end.
+        names: dimension -> name; negative dimensions count from the end. All hold or, on an error,
+            none.
 
     Raises:
         TypeError: `tensor` is not on tiledev, or a key or name is of the wrong type.
         IndexError: there is no such dimension.
-        ValueError: the group has another name already, or a name is empty.
+        ValueError: the group has another name already, a name is empty, or the sizes chosen for a
+            name do not add up to the extent.
 
     Example:
         >>> x = torch.ones(4, 3, device="tiledev")
@@ -69,21 +75,29 @@ def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str]) -> None:
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "tiledev":
         where = tensor.device if isinstance(tensor, torch.Tensor) else type(tensor).__name__
         raise TypeError(f"[{call}] got a tensor on {where}; pass a tensor on tiledev")
+    named = []
     for dim, name in names.items():
-        if not isinstance(dim, int) or isinstance(dim, bool) or not isinstance(name, str):
+        index = _as_int(dim)
+        if index is None or not isinstance(name, str):
             raise TypeError(f"[{call}] got {{{dim!r}: {name!r}}}; pass {{dimension: 'name'}}")
-        if not -tensor.dim() <= dim < tensor.dim():
+        if not -tensor.dim() <= index < tensor.dim():
+            allowed = f"pass {-tensor.dim()} to {tensor.dim() - 1}"
             raise IndexError(
-                f"[{call}] got dimension {dim} for a tensor of {tensor.dim()} dimensions; "
-                f"pass {-tensor.dim()} to {tensor.dim() - 1}"
+                f"[{call}] got dimension {index} for a tensor of {tensor.dim()} dimensions; "
+                + (allowed if tensor.dim() else "it has none that could be named")
             )
         if not name:
-            raise ValueError(f"[{call}] got an empty name for dimension {dim}")
-        _C.set_axis_group_name(tensor, dim % tensor.dim(), name)
+            raise ValueError(f"[{call}] got an empty name for dimension {index}")
+        named.append((index % tensor.dim(), name))
+    _C.set_axis_group_name(tensor, named)
 
 
 def set_axis_group_tiling(name: str, sizes: int | Sequence[int]) -> None:
     """Chooses the tiles of the axis groups with a name, from the next flush on.
+
+    Sizes refer to the axis as it was named. Views of it may have another extent there: 128 rows of
+    512 are 2 of the 8 blocks of `view(8, 64, ...)`. Ops on views that such tiles do not fit run as
+    if nobody had chosen tiles.
 
     Args:
         name: a name that `set_axis_group_name` gave.
@@ -101,24 +115,42 @@ def set_axis_group_tiling(name: str, sizes: int | Sequence[int]) -> None:
         >>> tiledev.clear_axis_group_tiling("rows")
     """
     call = "set_axis_group_tiling"
-    if isinstance(sizes, int) and not isinstance(sizes, bool):
-        _check_sizes(call, name, [sizes])
-        _C.set_axis_group_tiling(name, sizes, [])
+    size = _as_int(sizes)
+    if size is not None:
+        _C.set_axis_group_tiling(name, _check_sizes(call, name, [size])[0], [])
         return
     if isinstance(sizes, str) or not isinstance(sizes, Sequence):
         raise TypeError(f"[{call}] got sizes={sizes!r} for {name!r}; pass an int or a list of ints")
-    _check_sizes(call, name, sizes)
-    _C.set_axis_group_tiling(name, 0, list(sizes))
+    _C.set_axis_group_tiling(name, 0, _check_sizes(call, name, sizes))
 
 
-def _check_sizes(call: str, name: str, sizes: Sequence[int]) -> None:
+def _as_int(value: object) -> int | None:
+    """Returns an int, or what stands for one (NumPy's integers); None for anything else."""
+    if isinstance(value, (bool, torch.Tensor)):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _check_sizes(call: str, name: str, sizes: Sequence[int]) -> list[int]:
     if not sizes:
         raise ValueError(f"[{call}] got no sizes for {name!r}; pass at least one")
-    for size in sizes:
-        if not isinstance(size, int) or isinstance(size, bool):
-            raise TypeError(f"[{call}] got size {size!r} for {name!r}; pass ints")
+    checked = []
+    for given in sizes:
+        size = _as_int(given)
+        if size is None:
+            raise TypeError(f"[{call}] got size {given!r} for {name!r}; pass ints")
         if size < 1:
             raise ValueError(f"[{call}] got size {size} for {name!r}; pass sizes from 1")
+        checked.append(size)
+    if sum(checked) > LARGEST_SIZE:
+        raise ValueError(
+            f"[{call}] got sizes for {name!r} that add up to {sum(checked)}; no axis has more than "
+            f"{LARGEST_SIZE} elements"
+        )
+    return checked
 
 
 def clear_axis_group_tiling(name: str | None = None) -> None:
@@ -127,7 +159,7 @@ def clear_axis_group_tiling(name: str | None = None) -> None:
     Raises:
         ValueError: nobody gave this name.
     """
-    _C.clear_axis_group_tiling(name or "")
+    _C.clear_axis_group_tiling(name)
 
 
 def axis_groups() -> list[AxisGroup]:

@@ -1,5 +1,6 @@
 """Named axis groups and the tiles that users choose."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -120,6 +121,168 @@ class TestTiling:
         assert tiledev.plan_cache_stats()["misses"] - before <= 4
 
 
+class TestExtentOne:
+    """Dimensions that cannot be cut: their names change nothing, and meet no other."""
+
+    def test_a_batch_of_one(self):
+        w = torch.randn(16, 24, device=DEVICE)
+        tiledev.set_axis_group_name(w, {0: "hidden", 1: "features"})
+        for rows in (5, 1, 7):
+            x = torch.randn(rows, 24, device=DEVICE)
+            tiledev.set_axis_group_name(x, {0: "batch"})
+            tiledev.set_axis_group_tiling("batch", 3)
+            y = (x @ w.t()).relu()
+            groups = {group.name: group for group in tiledev.axis_groups()}
+            assert groups["features"].extent == 24
+            assert groups["hidden"].extent == 16
+            assert rows == 1 or groups["batch"].tiles[0] == 3
+            tiledev.wait()
+            torch.testing.assert_close(y.cpu(), (x.cpu() @ w.cpu().t()).relu())
+
+    @pytest.mark.parametrize("shape", [(1, 24), (24, 1), (1, 1), (1, 1, 24)])
+    def test_all_dimensions_have_names(self, shape):
+        x = torch.randn(shape, device=DEVICE)
+        names = {dim: f"{'unit' if size == 1 else 'long'} {dim}" for dim, size in enumerate(shape)}
+        tiledev.set_axis_group_name(x, names)
+        y = x * 2
+        got = {group.name for group in tiledev.axis_groups()}
+        assert got == {name for name in names.values() if name.startswith("long")}
+        torch.testing.assert_close(y.cpu(), x.cpu() * 2)
+
+    def test_a_layer_with_one_output(self):
+        x, w = torch.randn(12, 20, device=DEVICE), torch.randn(1, 20, device=DEVICE)
+        tiledev.set_axis_group_name(w, {0: "the output", 1: "inputs"})
+        tiledev.set_axis_group_name(x, {0: "samples", 1: "inputs"})
+        tiledev.set_axis_group_tiling("samples", [5, 7])
+        tiledev.set_axis_group_tiling("the output", 4)
+        y = F.linear(x, w)
+        torch.testing.assert_close(y.cpu(), F.linear(x.cpu(), w.cpu()))
+
+    def test_it_says_nothing_of_the_others_of_its_name(self):
+        x, bias = torch.randn(12, 5, device=DEVICE), torch.randn(1, 5, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "rows of both"})
+        tiledev.set_axis_group_tiling("rows of both", [5, 7])
+        tiledev.set_axis_group_name(bias, {0: "rows of both"})
+        tiledev.set_axis_group_tiling("rows of both", [4, 8])
+        torch.testing.assert_close((x + bias).cpu(), x.cpu() + bias.cpu())
+
+    def test_expanded_dimensions(self):
+        x = torch.randn(1, 1, 8, device=DEVICE)
+        wide = x.expand(5, 6, 8)
+        tiledev.set_axis_group_name(wide, {0: "fives", 1: "sixes", 2: "eights"})
+        tiledev.set_axis_group_tiling("fives", [2, 3])
+        with pytest.raises(ValueError, match=r"5[\s\S]*extent 6"):
+            tiledev.set_axis_group_tiling("sixes", [2, 3])
+        torch.testing.assert_close((wide * 2).cpu(), wide.cpu() * 2)
+
+
+class TestViews:
+    """Sizes of tiles refer to the axis as it was named, whatever its extent in a view."""
+
+    @pytest.mark.parametrize("sizes", [[100, 156, 256], [128, 128, 256], 100, 128, 64])
+    @pytest.mark.parametrize("shape", [(8, 64, 64), (512, 64), (2, 256, 64), (1024, 32)])
+    def test_products_and_views_of_them(self, sizes, shape):
+        x, w = torch.randn(512, 128, device=DEVICE), torch.randn(128, 64, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "tokens"})
+        tiledev.set_axis_group_tiling("tokens", sizes)
+        y = (x @ w).view(shape).softmax(-1)
+        group = next(group for group in tiledev.axis_groups() if group.name == "tokens")
+        assert group.extent == 512
+        assert sum(group.tiles) == 512
+        tiledev.wait()
+        torch.testing.assert_close(y.cpu(), (x.cpu() @ w.cpu()).view(shape).softmax(-1))
+        z = y * 2  # the name is that of a result with another extent now
+        tiledev.wait()
+        torch.testing.assert_close(z.cpu(), y.cpu() * 2)
+
+    @pytest.mark.parametrize("sizes", [[100, 156], [101, 155], 100, 64])
+    @pytest.mark.parametrize(
+        "view",
+        [
+            lambda p: p[::2],
+            lambda p: p[1::2],
+            lambda p: p.view(128, 128),
+            lambda p: p.view(2, 128, 64),
+            lambda p: p.flatten(),
+            lambda p: p.unfold(0, 8, 8),
+            lambda p: p.t(),
+        ],
+        ids=["even", "odd", "pairs", "halves", "flat", "windows", "transposed"],
+    )
+    def test_views_of_a_named_tensor(self, view, sizes):
+        p = torch.randn(256, 64, device=DEVICE)
+        tiledev.set_axis_group_name(p, {0: "rows"})
+        tiledev.set_axis_group_tiling("rows", sizes)
+        got = [view(p) * 2, view(p).sum(0), view(p).sum(-1), (view(p) + 1).relu().softmax(-1)]
+        tiledev.wait()
+        on = view(p.cpu())
+        want = [on * 2, on.sum(0), on.sum(-1), (on + 1).relu().softmax(-1)]
+        torch.testing.assert_close([t.cpu() for t in got], want)
+
+    def test_sizes_are_scaled(self):
+        q = torch.randn(512, 8, 16, device=DEVICE)
+        tiledev.set_axis_group_name(q, {0: "tokens"})
+        tiledev.set_axis_group_tiling("tokens", 128)
+        y = q.view(8, 64, 8, 16).transpose(1, 2).softmax(-1)  # four tiles of two of the eight
+        tiledev.wait()
+        assert "4 tiles of 8 units" in tiledev.explain()
+        torch.testing.assert_close(y.cpu(), q.cpu().view(8, 64, 8, 16).transpose(1, 2).softmax(-1))
+
+    def test_tiles_that_do_not_fit_a_view(self):
+        x = torch.randn(512, 128, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "tokens"})
+        tiledev.set_axis_group_tiling("tokens", [100, 412])
+        a = (x * 2).relu()
+        b = x.view(8, 64, 128).transpose(1, 2).softmax(-1)
+        tiledev.wait()
+        assert "2 tiles of 65536 units" in tiledev.explain()
+        torch.testing.assert_close(a.cpu(), (x.cpu() * 2).relu())
+        torch.testing.assert_close(b.cpu(), x.cpu().view(8, 64, 128).transpose(1, 2).softmax(-1))
+
+    def test_another_extent_in_the_next_step(self):
+        w = torch.randn(16, 8, device=DEVICE)
+
+        def step(rows):
+            x = torch.randn(rows, 16, device=DEVICE)
+            tiledev.set_axis_group_name(x, {0: "a batch"})
+            y = (x @ w).view(rows // 4, 4, 8).softmax(-1)
+            tiledev.wait()
+            torch.testing.assert_close(y.cpu(), (x.cpu() @ w.cpu()).view(y.shape).softmax(-1))
+            return x
+
+        x = step(12)
+        tiledev.set_axis_group_tiling("a batch", [4, 8])
+        step(12)
+        with pytest.raises(ValueError, match=r"12[\s\S]*extent 8"):
+            step(8)
+        tiledev.set_axis_group_tiling("a batch", 4)
+        step(8)
+        step(12)
+        step(8)
+        tiledev.set_axis_group_tiling("a batch", [4, 4])
+        y = x * 2
+        with pytest.raises(ValueError, match=r"8[\s\S]*extent 12"):
+            tiledev.wait()
+        tiledev.set_axis_group_tiling("a batch", 4)
+        torch.testing.assert_close(y.cpu(), x.cpu() * 2)
+
+    def test_training_with_views(self):
+        def run(device):
+            torch.manual_seed(3)
+            x = torch.randn(24, 16).to(device)
+            layer = torch.nn.Linear(16, 12).to(device)
+            if device != "cpu":
+                tiledev.set_axis_group_name(x, {0: "positions"})
+                tiledev.set_axis_group_tiling("positions", [7, 5, 12])
+            for _ in range(3):
+                h = layer(x).view(4, 6, 3, 4).transpose(1, 2)
+                (h @ h.transpose(-1, -2)).softmax(-1).square().mean().backward()
+                torch.optim.SGD(layer.parameters(), lr=1.0).step()
+            return [p.detach().cpu() for p in layer.parameters()]
+
+        torch.testing.assert_close(run(DEVICE), run("cpu"))
+
+
 class TestGroups:
     def test_ops_tie_dimensions(self):
         x, w = torch.randn(6, 4, device=DEVICE), torch.randn(4, 3, device=DEVICE)
@@ -168,6 +331,8 @@ class TestErrors:
             tiledev.set_axis_group_tiling("nobody_named_this", 4)
         with pytest.raises(ValueError, match="nobody_named_this"):
             tiledev.clear_axis_group_tiling("nobody_named_this")
+        with pytest.raises(ValueError, match="clear_axis_group_tiling"):
+            tiledev.clear_axis_group_tiling("")
 
     @pytest.mark.parametrize(
         ("names", "error"),
@@ -176,6 +341,27 @@ class TestErrors:
     def test_bad_names(self, names, error):
         with pytest.raises(error, match="set_axis_group_name"):
             tiledev.set_axis_group_name(torch.zeros(2, 2, device=DEVICE), names)
+
+    def test_a_tensor_without_dimensions(self):
+        x = torch.tensor(3.0, device=DEVICE)
+        with pytest.raises(IndexError, match="0 dimensions; it has none"):
+            tiledev.set_axis_group_name(x, {0: "a"})
+        tiledev.set_axis_group_name(x, {})
+
+    @pytest.mark.parametrize(
+        "bad", [{5: "x"}, {1: ""}, {1: 3}, {"1": "x"}, {-2: "x"}, {1: "of six"}]
+    )
+    def test_all_names_or_none(self, bad):
+        six = torch.zeros(6, device=DEVICE)
+        tiledev.set_axis_group_name(six, {0: "of six"})
+        tiledev.set_axis_group_tiling("of six", [2, 4])
+        x = torch.zeros(6, 9, device=DEVICE)
+        with pytest.raises((ValueError, IndexError, TypeError), match="set_axis_group"):
+            tiledev.set_axis_group_name(x, {0: "half a call", **bad})
+        with pytest.raises(ValueError, match="half a call"):
+            tiledev.set_axis_group_tiling("half a call", 3)
+        tiledev.set_axis_group_name(x, {0: "another"})
+        tiledev.wait()
 
     def test_tensors_elsewhere(self):
         with pytest.raises(TypeError, match="cpu"):
@@ -187,6 +373,34 @@ class TestErrors:
         tiledev.set_axis_group_name(x, {0: "four"})
         with pytest.raises(ValueError, match="set_axis_group_tiling"):
             tiledev.set_axis_group_tiling("four", sizes)
+
+    @pytest.mark.parametrize("sizes", [True, 2.0, [2.0, 2.0], [True, 3], "4", None, np.float64(2)])
+    def test_sizes_that_are_no_ints(self, sizes):
+        x = torch.zeros(4, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "four"})
+        with pytest.raises(TypeError, match="set_axis_group_tiling"):
+            tiledev.set_axis_group_tiling("four", sizes)
+
+    @pytest.mark.parametrize("sizes", [2**63, 10**30, [2**63], [2**62, 2**62], [4, 2**63 - 1]])
+    def test_huge_sizes(self, sizes):
+        x = torch.zeros(4, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "four"})
+        with pytest.raises(ValueError, match=r"set_axis_group_tiling[\s\S]*'four'"):
+            tiledev.set_axis_group_tiling("four", sizes)
+        tiledev.set_axis_group_tiling("four", 2**63 - 1)
+        torch.testing.assert_close((x + 1).cpu(), x.cpu() + 1)
+
+    @pytest.mark.parametrize(
+        "sizes", [np.int64(3), [np.int32(1), np.int64(3)], (1, 3), range(1, 4, 2)]
+    )
+    def test_integers_of_other_types(self, sizes):
+        x = torch.zeros(4, 2, device=DEVICE)
+        tiledev.set_axis_group_name(x, {np.int64(0): "four"})
+        tiledev.set_axis_group_tiling("four", sizes)
+        y = x + 1
+        group = next(group for group in tiledev.axis_groups() if group.name == "four")
+        assert group.tiles in {(3, 1), (1, 3)}
+        assert y is not None
 
     def test_a_last_batch_of_another_size(self):
         x = torch.randn(4, 3, device=DEVICE)

@@ -103,6 +103,13 @@ def test_axes_are_named_and_cut(data_dir, tmp_path, capsys):
     assert "name='hidden' tiles=7,7," in out
 
 
+def test_axes_of_a_last_batch_of_one(data_dir, tmp_path):
+    flags = ("--batch-size", "299", "--axis-tiling", "batch=100", "--no-compare-torch")
+    status, results = run(data_dir, tmp_path, "--epochs", "2", *flags)
+    assert status == 0
+    assert results["phases"][0]["steps"] == 4
+
+
 def test_workers_that_are_not_to_be_had(data_dir, capsys):
     with pytest.raises(SystemExit) as error:
         main(["--data-dir", str(data_dir), "--ncuda", "1"])
