@@ -88,7 +88,7 @@ class Lowering {
       view.buffer = access[i];
       view.source = {n, static_cast<int32_t>(i)};
       view.meta = node.signature->operands[i];
-      view.offset = node.operands[i].offset;
+      view.offset = node.operands[i].offset - c_.print.origins[access[i]];
       view.written = node.writes(i);
       view.overwritten = node.signature->operand_overwritten[i] != 0;
       step.work = std::max(step.work, view.meta.numel);

@@ -18,7 +18,7 @@ PlanPtr PlanCache::get(const std::vector<Node>& nodes, const Fingerprint& print,
     }
   }
   ++stats_.misses;
-  last_miss_ = describe_miss(nodes, print);
+  last_miss_ = describe_miss(nodes, print, options.named);
   PlanPtr plan = compile(nodes, print, options);
   std::vector<SignaturePtr> signatures;
   signatures.reserve(nodes.size());
@@ -32,11 +32,12 @@ PlanPtr PlanCache::get(const std::vector<Node>& nodes, const Fingerprint& print,
   return plan;
 }
 
-std::string PlanCache::describe_miss(const std::vector<Node>& nodes,
-                                     const Fingerprint& print) const {
+std::string PlanCache::describe_miss(const std::vector<Node>& nodes, const Fingerprint& print,
+                                     bool named) const {
   constexpr size_t kLooked = 64;
   const Entry* nearest = nullptr;
   size_t same = 0;  // nodes in a row, from the first, with equal signatures
+  int best = -1;    // among those with as many
   size_t looked = 0;
   for (const Entry& entry : entries_) {
     if (looked++ == kLooked) {
@@ -47,11 +48,13 @@ std::string PlanCache::describe_miss(const std::vector<Node>& nodes,
            entry.signatures[n] == nodes[n].signature) {
       ++n;
     }
-    const bool as_long = entry.signatures.size() == nodes.size();
-    if (nearest == nullptr || n > same ||
-        (n == same && as_long && nearest->signatures.size() != nodes.size())) {
+    const bool same_op = n < nodes.size() && n < entry.signatures.size() && nodes[n].signature &&
+                         entry.signatures[n] && nodes[n].signature->op == entry.signatures[n]->op;
+    const int likeness = (entry.signatures.size() == nodes.size() ? 2 : 0) + (same_op ? 1 : 0);
+    if (nearest == nullptr || n > same || (n == same && likeness > best)) {
       nearest = &entry;
       same = n;
+      best = likeness;
     }
   }
   std::ostringstream out;
@@ -63,22 +66,20 @@ std::string PlanCache::describe_miss(const std::vector<Node>& nodes,
   out << "; the nearest plan is " << nearest->plan->id << " with " << nearest->signatures.size()
       << " nodes";
   if (same < nodes.size() && same < nearest->signatures.size()) {
-    out << ". First difference: node " << same << " is " << describe(nodes[same].signature)
-        << ", there " << describe(nearest->signatures[same]);
+    const SignaturePtr &here = nodes[same].signature, &there = nearest->signatures[same];
+    const std::string text = describe(here), other = describe(there);
+    out << ". First difference: node " << same << " is " << text;
+    if (text == other) {
+      const auto [mine, its] = differences(*here, *there);
+      out << " with " << mine << ", there with " << its;
+    } else {
+      out << ", there " << other;
+    }
   } else if (nodes.size() != nearest->signatures.size()) {
     out << ", which begins with the same nodes";
   } else {
-    size_t word = 0;
-    while (word < print.words.size() && word < nearest->words.size() &&
-           print.words[word] == nearest->words[word]) {
-      ++word;
-    }
     out << ": the same ops on the same shapes, but "
-        << (word == 0 ? "other tiles, or other settings (workers, deterministic algorithms), were "
-                        "asked for"
-            : word + 1 >= print.words.size()
-                ? "other tensors outlive the graph (a result is held here and not there)"
-                : "the ops share memory, start in it or are named in another way");
+        << explain_difference(nodes, print, nearest->words, named);
   }
   return out.str();
 }

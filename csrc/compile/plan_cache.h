@@ -43,7 +43,8 @@ class PlanCache {
   using Entries = std::list<Entry>;
 
   void evict();
-  std::string describe_miss(const std::vector<Node>& nodes, const Fingerprint& print) const;
+  std::string describe_miss(const std::vector<Node>& nodes, const Fingerprint& print,
+                            bool named) const;
 
   static constexpr size_t kMaxPlans = 1024;
   static constexpr size_t kMaxWords = size_t{1} << 24;

@@ -30,7 +30,7 @@ struct View {
   uint32_t buffer = 0;  // local number in the graph (Fingerprint)
   NodeSlot source;
   TensorMeta meta;
-  int64_t offset = 0;
+  int64_t offset = 0;  // in elements; of an operand: from the buffer's origin (Fingerprint)
   bool written = false;
   bool fresh = false;        // a result: nothing is read, nothing was there before
   bool overwritten = false;  // all elements, without being read
@@ -44,6 +44,11 @@ struct View {
   bool scratch = false;    // lives in the worker's scratch, not in the buffer
   bool strip = false;      // ... or not even there: only strips of it exist (StripRun)
   int64_t scratch_at = 0, scratch_nbytes = 0;
+
+  // Where it begins in the memory of a run's buffer.
+  int64_t offset_in(const std::vector<Node>& nodes) const {
+    return source.slot >= 0 ? nodes[source.node].operands[source.slot].offset : offset;
+  }
 };
 
 // One call of an op in a plan: a node, or a part of one. It runs on whole tensors or tile by tile.

@@ -198,6 +198,24 @@ void verify_strips(const Segment& segment, const char* pass) {
   }
 }
 
+// A plan holds for wherever its views begin: they begin where the nodes say, from the origins of
+// their buffers on. In scratch, and where the graph makes a buffer, that is its own begin.
+void verify_offsets(const Compilation& c, const Segment& segment, const char* pass) {
+  for (const Step& step : segment.steps) {
+    for_each_view(step, [&](const View& view, size_t) {
+      if (view.internal) {
+        return;
+      }
+      const int64_t origin = c.print.origins[view.buffer];
+      const bool as_recorded =
+          view.source.slot < 0 ? origin == 0 : view.offset_in(c.nodes) == origin + view.offset;
+      TORCH_INTERNAL_ASSERT(as_recorded && view.offset >= 0 && (origin == 0 || !view.scratch), "[",
+                            pass, "] a view of ", step.signature->op->name,
+                            " begins where its node does not");
+    });
+  }
+}
+
 // What is packed once for all tiles is the same for all: read whole, and written by nobody here.
 void verify_products(const Segment& segment, const char* pass) {
   for (const PackedOperand& packed : segment.packed) {
@@ -262,6 +280,7 @@ void verify_compilation(const Compilation& c, const char* pass) {
   verify_order(c, pass);
   for (const Segment& segment : c.plan.segments) {
     verify_tiles(segment, pass);
+    verify_offsets(c, segment, pass);
     verify_strips(segment, pass);
     verify_products(segment, pass);
     if (name == "scratch" || name == "dependences") {

@@ -35,6 +35,54 @@ void print_node(std::ostream& out, const Node& node) {
   out << ")\n";
 }
 
+bool is_tensor(const ArgSlot& slot) {
+  return slot.kind == ArgKind::kTensor || slot.kind == ArgKind::kTensorList ||
+         slot.kind == ArgKind::kOptionalTensorList;
+}
+
+// ".strides=[64, 1]", and what else a tensor has beside a shape and a dtype.
+std::string layout(const TensorMeta& meta) {
+  std::ostringstream out;
+  out << ".strides=" << c10::IntArrayRef(meta.strides) << (meta.conj ? " (conj)" : "")
+      << (meta.neg ? " (neg)" : "");
+  return out.str();
+}
+
+// A constant as Python has it; schemas write dtypes and the like as integers.
+void print_constant(std::ostream& out, const c10::Argument& argument, const c10::IValue& value) {
+  c10::TypePtr type = argument.real_type();
+  if (const auto optional = type->cast<c10::OptionalType>()) {
+    type = optional->getElementType();
+  }
+  if (value.isInt() && type->kind() == c10::TypeKind::ScalarTypeType) {
+    out << c10::toString(static_cast<c10::ScalarType>(value.toInt()));
+  } else if (value.isInt() && type->kind() == c10::TypeKind::MemoryFormatType) {
+    out << static_cast<c10::MemoryFormat>(value.toInt());
+  } else {
+    out << value;
+  }
+}
+
+// "dim=[0]". Of a tensor no more than whether there is one; of a scalar what the key has of it.
+std::string describe_argument(const c10::Argument& argument, const Signature& signature,
+                              const ArgSlot& slot) {
+  std::ostringstream out;
+  out << argument.name();
+  if (is_tensor(slot) && slot.note.empty()) {
+    const char* separator = "=";
+    for (uint32_t i = 0; i < slot.count; ++i) {
+      const TensorRef& ref = signature.tensor_refs[slot.begin + i];
+      out << separator << (ref.kind == TensorRef::Kind::kUndefined ? "None" : "a tensor");
+      separator = ", ";
+    }
+  } else if (slot.kind == ArgKind::kConstant) {
+    out << '=';
+    print_constant(out, argument, slot.constant);
+  }
+  out << slot.note;
+  return out.str();
+}
+
 }  // namespace
 
 std::string describe(const SignaturePtr& signature) {
@@ -49,6 +97,58 @@ std::string describe(const SignaturePtr& signature) {
   }
   out << ')';
   return out.str();
+}
+
+std::string operand_name(const Signature& signature, size_t operand) {
+  const auto& arguments = signature.op->op.schema().arguments();
+  for (size_t a = 0; a < signature.args.size() && a < arguments.size(); ++a) {
+    const ArgSlot& slot = signature.args[a];
+    for (uint32_t i = 0; is_tensor(slot) && i < slot.count; ++i) {
+      const TensorRef& ref = signature.tensor_refs[slot.begin + i];
+      if (ref.kind == TensorRef::Kind::kOperand && ref.index == operand) {
+        const std::string element = "[" + std::to_string(i) + "]";
+        return arguments[a].name() + (slot.kind == ArgKind::kTensor ? "" : element);
+      }
+    }
+  }
+  return "operand " + std::to_string(operand);
+}
+
+std::pair<std::string, std::string> differences(const Signature& a, const Signature& b) {
+  std::string here, there;
+  const auto compare = [&](const std::string& mine, const std::string& its) {
+    if (mine != its) {
+      here += (here.empty() ? "" : ", ") + mine;
+      there += (there.empty() ? "" : ", ") + its;
+    }
+  };
+  const auto& arguments = a.op->op.schema().arguments();
+  for (size_t i = 0; i < a.args.size() && i < b.args.size() && i < arguments.size(); ++i) {
+    compare(describe_argument(arguments[i], a, a.args[i]),
+            describe_argument(arguments[i], b, b.args[i]));
+  }
+  for (size_t i = 0; i < a.operands.size() && i < b.operands.size(); ++i) {
+    compare(operand_name(a, i) + layout(a.operands[i]), operand_name(b, i) + layout(b.operands[i]));
+  }
+  if (!a.key.empty() && !b.key.empty()) {
+    const auto dtype = [](const Signature& s) {
+      return std::string("default dtype ") + c10::toString(static_cast<c10::ScalarType>(s.key[0]));
+    };
+    compare(dtype(a), dtype(b));
+  }
+  for (size_t i = 0; here.empty() && i < a.outputs.size() && i < b.outputs.size(); ++i) {
+    const std::string name = "result " + std::to_string(i);
+    compare(name + layout(a.outputs[i].meta), name + layout(b.outputs[i].meta));
+  }
+  // What has no words of its own.
+  for (size_t i = 0; here.empty() && i < a.key.size() && i < b.key.size(); ++i) {
+    const std::string name = "word " + std::to_string(i) + " of its key=";
+    compare(name + std::to_string(a.key[i]), name + std::to_string(b.key[i]));
+  }
+  if (here.empty()) {
+    compare("signature " + std::to_string(a.id), "signature " + std::to_string(b.id));
+  }
+  return {here, there};
 }
 
 std::string to_text(const std::vector<Node>& nodes) {

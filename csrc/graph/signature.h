@@ -6,6 +6,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "graph/op.h"
@@ -48,6 +49,7 @@ struct ArgSlot {
       0;  // tensors: the range in `tensor_refs`; kScalar, kGenerator: the value's index
   uint32_t count = 0;
   c10::IValue constant;
+  std::string note;  // what the key has of a value: "=2.5", or " (float)" of its type alone
 };
 
 // An op together with the metadata of its operands, its constant arguments and the metadata that

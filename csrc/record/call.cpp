@@ -57,6 +57,29 @@ int64_t scalar_type_tag(const c10::IValue& value) {
                                    : kDouble;
 }
 
+// The type of a scalar, or the types of a list of them: "int".
+std::string type_name(const c10::IValue& value) {
+  if (value.isList()) {
+    std::string names;
+    for (const c10::IValue& element : value.toListRef()) {
+      names += (names.empty() ? "" : ", ") + type_name(element);
+    }
+    return names;
+  }
+  switch (scalar_type_tag(value)) {
+    case kNone:
+      return "None";
+    case kBool:
+      return "bool";
+    case kInt:
+      return "int";
+    case kComplex:
+      return "complex";
+    default:
+      return "float";
+  }
+}
+
 }  // namespace
 
 void set_default_stream(const RandomStream& (*get)()) {
@@ -260,6 +283,9 @@ void CallView::describe(Signature& signature) const {
         add_ref(arg);
         if (signature.tensor_refs.back().kind == TensorRef::Kind::kUndefined) {
           slot.constant = arg;
+        } else if (arg.toTensor().unsafeGetTensorImpl()->is_wrapped_number() ||
+                   signature.tensor_refs.back().kind == TensorRef::Kind::kValue) {
+          slot.note = c10::str(" (a number of ", arg.toTensor().scalar_type(), ")");
         }
         break;
       case ArgKind::kTensorList:
@@ -276,6 +302,11 @@ void CallView::describe(Signature& signature) const {
         break;
       case ArgKind::kScalar:
       case ArgKind::kScalarList:
+        slot.note = slot.kind == ArgKind::kScalar && op_.scalars_in_key
+                        ? "=" + c10::str(arg)
+                        : " (" + type_name(arg) + ")";
+        slot.begin = value++;
+        break;
       case ArgKind::kGenerator:
         slot.begin = value++;
         break;

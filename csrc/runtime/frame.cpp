@@ -102,6 +102,7 @@ void Frame::build(const Step& step, StepFrame& frame) {
   for (const auto& [arg, value] : step.patches) {
     frame.args[arg] = value;
   }
+  frame.offsets.resize(count);
   frame.turns.resize(step.outputs.size());
   if (step.form == Step::Form::kOut) {
     for (size_t t = step.operands.size(); t < count; ++t) {
@@ -132,11 +133,12 @@ void Frame::bind(size_t i, const std::vector<Node>& nodes, const c10::Storage& s
     c10::TensorImpl* impl = frame.tensors[t].unsafeGetTensorImpl();
     if (view.partial && partials != nullptr) {
       impl->set_storage_keep_dtype((*partials)[partial++]);
-      impl->set_storage_offset(0);
+      frame.offsets[t] = 0;
     } else {
       impl->set_storage_keep_dtype(view.source.find(nodes)->memory());
-      impl->set_storage_offset(view.offset);
+      frame.offsets[t] = view.offset_in(nodes);
     }
+    impl->set_storage_offset(frame.offsets[t]);
   }
   const Node& node = nodes[step.node];
   for (const auto& [arg, value] : frame.values) {
@@ -147,7 +149,8 @@ void Frame::bind(size_t i, const std::vector<Node>& nodes, const c10::Storage& s
   }
 }
 
-void Frame::set_view(const View& view, at::Tensor& tensor, int64_t begin, int64_t end) {
+void Frame::set_view(const View& view, at::Tensor& tensor, int64_t from, int64_t begin,
+                     int64_t end) {
   c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();
   const int64_t stride = view.meta.strides[view.cut_dim];
   const bool resize = end - begin != tile_;
@@ -157,7 +160,7 @@ void Frame::set_view(const View& view, at::Tensor& tensor, int64_t begin, int64_
       sizes[view.cut_dim] = (end - begin) * view.factor;
       impl->set_sizes_and_strides(sizes, view.meta.strides);
     }
-    impl->set_storage_offset(view.offset + begin * view.factor * stride);
+    impl->set_storage_offset(from + begin * view.factor * stride);
     return;
   }
   if (!resize) {
@@ -175,7 +178,7 @@ void Frame::set_tile(int64_t begin, int64_t end) {
     for (size_t t = 0; t < frame.tensors.size(); ++t) {
       const View& view = step.view(t);
       if (view.cut_dim >= 0 && !view.strip) {
-        set_view(view, frame.tensors[t], begin, end);
+        set_view(view, frame.tensors[t], frame.offsets[t], begin, end);
       }
     }
     if (step.extent_arg >= 0) {

@@ -59,11 +59,12 @@ class Frame {
     c10::SmallVector<std::pair<uint32_t, uint32_t>, 2> values;  // argument <- value of the node
     c10::SmallVector<uint32_t, 4> over_buffers, over_scratch;   // tensors
     const void* scratch = nullptr;  // what those over scratch are bound to
+    std::vector<int64_t> offsets;   // of tensors over buffers, in these; by tensor
     std::vector<uint32_t> turns;    // functional: which requests for memory are for the results
   };
 
   void build(const Step& step, StepFrame& frame);
-  void set_view(const View& view, at::Tensor& tensor, int64_t begin, int64_t end);
+  void set_view(const View& view, at::Tensor& tensor, int64_t from, int64_t begin, int64_t end);
   void offer_places(const Step& step, const StepFrame& frame, bool first,
                     TaskMemory::Places& places) const;
   void store(const Step& step, StepFrame& frame, bool first, const TaskMemory::Places& places);

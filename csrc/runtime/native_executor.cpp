@@ -203,7 +203,8 @@ void NativeExecutor::keep_packed(Instance& instance) {
       }
       kept_.ensure(use->packed);
       instance.tasks[t].run.use_packed(segment, p,
-                                       use->packed->find(view, [this] { return kept_.room(); }));
+                                       use->packed->find(view.meta, view.offset_in(instance.nodes),
+                                                         [this] { return kept_.room(); }));
     }
   }
 }

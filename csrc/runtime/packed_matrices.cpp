@@ -51,11 +51,10 @@ const float* PackedMatrix::get(const at::Tensor& matrix, c10::Allocator& memory)
   return static_cast<const float*>(memory_.data());
 }
 
-std::shared_ptr<PackedMatrix> KeptMatrices::find(const View& view,
+std::shared_ptr<PackedMatrix> KeptMatrices::find(const TensorMeta& meta, int64_t offset,
                                                  const std::function<int64_t()>& room) {
   for (Entry& entry : entries_) {
-    if (entry.offset == view.offset && entry.sizes == view.meta.sizes &&
-        entry.strides == view.meta.strides) {
+    if (entry.offset == offset && entry.sizes == meta.sizes && entry.strides == meta.strides) {
       if (!entry.matrix && entry.nbytes() <= room()) {
         entry.matrix = std::make_shared<PackedMatrix>();
       }
@@ -66,7 +65,7 @@ std::shared_ptr<PackedMatrix> KeptMatrices::find(const View& view,
   if (entries_.size() == kMost) {
     entries_.erase(entries_.begin());
   }
-  entries_.push_back({view.offset, view.meta.sizes, view.meta.strides, nullptr});
+  entries_.push_back({offset, meta.sizes, meta.strides, nullptr});
   return nullptr;
 }
 

@@ -43,9 +43,10 @@ class KeptMatrices {
   explicit KeptMatrices(uint64_t owner) : owner_(owner) {}
   // The AllKeptMatrices that made it.
   uint64_t owner() const { return owner_; }
-  // The packed matrix of this view of the buffer, for the next run of a plan. Null at first, and if
-  // it is larger than `room`.
-  std::shared_ptr<PackedMatrix> find(const View& view, const std::function<int64_t()>& room);
+  // The packed matrix of the view of the buffer that begins at `offset`, for the next run of a
+  // plan. Null at first, and if it is larger than `room`.
+  std::shared_ptr<PackedMatrix> find(const TensorMeta& meta, int64_t offset,
+                                     const std::function<int64_t()>& room);
   void clear() { entries_.clear(); }
   int64_t nbytes() const;
 

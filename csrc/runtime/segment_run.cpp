@@ -267,7 +267,7 @@ void SegmentRun::combine_step(const Step& step, size_t i, const std::vector<Node
     if (!view.partial) {
       continue;
     }
-    at::Tensor acc = host_view(view.source.find(nodes)->memory(), view.meta, view.offset);
+    at::Tensor acc = host_view(view.source.find(nodes)->memory(), view.meta, view.offset_in(nodes));
     for (const auto& lane : partials_) {
       combine_into(acc, host_view(lane[i][partial], view.meta, 0), step.combine);
     }

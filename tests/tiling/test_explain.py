@@ -113,6 +113,112 @@ class TestExplain:
             tiledev.explain(format)
 
 
+# Two graphs, and what explain_miss() says of the second one.
+DIFFERENCES = {
+    "dimensions": (
+        lambda x, w: (x * 2).sum(0),
+        lambda x, w: (x * 2).sum(1),
+        "node 1 is aten::sum.dim_IntList([64, 256] Float) with dim=[1], there with dim=[0]",
+    ),
+    "a dimension": (
+        lambda x, w: (x * 2).softmax(0),
+        lambda x, w: (x * 2).softmax(1),
+        "with dim=1, there with dim=0",
+    ),
+    "cumsum": (
+        lambda x, w: (x * 2).cumsum(0),
+        lambda x, w: (x * 2).cumsum(1),
+        "with dim=1, there with dim=0",
+    ),
+    "two arguments": (
+        lambda x, w: (x * 2).sum(0),
+        lambda x, w: (x * 2).sum(1, keepdim=True),
+        "with dim=[1], keepdim=True, there with dim=[0], keepdim=False",
+    ),
+    "strides": (
+        lambda x, w: x[:, :64] * w[:, :64],
+        lambda x, w: x[:, :64] * w[:, :64].t(),
+        "with other.strides=[1, 256], there with other.strides=[256, 1]",
+    ),
+    "a string": (
+        lambda x, w: F.gelu(x),
+        lambda x, w: F.gelu(x, approximate="tanh"),
+        "with approximate=tanh, there with approximate=none",
+    ),
+    "an exponent": (
+        lambda x, w: x**2,
+        lambda x, w: x**3,
+        "with exponent=3, there with exponent=2",
+    ),
+    "an argument that is missing": (
+        lambda x, w: x.clamp(min=0.0),
+        lambda x, w: x.clamp(max=0.0),
+        "with min (None), max (float), there with min (float), max (None)",
+    ),
+    "the type of a number": (
+        lambda x, w: x * 2,
+        lambda x, w: x * 2.5,
+        "with other (a number of Double), there with other (a number of Long)",
+    ),
+    "the type of a scalar": (
+        lambda x, w: x.clamp(min=0.5),
+        lambda x, w: x.clamp(min=0),
+        "with min (int), there with min (float)",
+    ),
+    "a count": (
+        lambda x, w: x.topk(3),
+        lambda x, w: x.topk(4),
+        "with k=4, there with k=3",
+    ),
+    "shifts": (
+        lambda x, w: x.roll(3, 0),
+        lambda x, w: x.roll(4, 0),
+        "with shifts=[4], there with shifts=[3]",
+    ),
+    "a diagonal": (
+        lambda x, w: x.tril(1),
+        lambda x, w: x.tril(2),
+        "with diagonal=2, there with diagonal=1",
+    ),
+    "a range": (
+        lambda x, w: torch.arange(5, device=DEVICE),
+        lambda x, w: torch.arange(3, 8, device=DEVICE),
+        "with start=3, end=8, there with start=0, end=5",
+    ),
+    "points": (
+        lambda x, w: torch.linspace(0, 1, 5, device=DEVICE),
+        lambda x, w: torch.linspace(0, 2, 5, device=DEVICE),
+        "with end=2, there with end=1",
+    ),
+    "shared memory": (
+        lambda x, w: x * w,
+        lambda x, w: x * x,
+        "`other` of node 0 (aten::mul.Tensor) lies in the memory of `self` of node 0 "
+        "(aten::mul.Tensor), there in memory of its own",
+    ),
+    "offsets": (
+        lambda x, w: x[:30].mul_(x[30:60]),
+        lambda x, w: x[1:31].mul_(x[32:62]),
+        "`other` begins 7936 elements behind the first view of its memory, there 7680 elements",
+    ),
+    "views that are only read": (
+        lambda x, w: x[:30] * x[:30],
+        lambda x, w: x[:30] * x[30:60],
+        "`other` begins behind the first view of its memory (place 1), there with the first view",
+    ),
+    "all of a buffer": (
+        lambda x, w: torch.empty(128, 256, device=DEVICE)[:64].copy_(x),
+        lambda x, w: torch.empty(64, 256, device=DEVICE).copy_(x),
+        "(aten::copy_): `self` is all of its memory, overwritten here and not there",
+    ),
+    "what is held": (
+        lambda x, w: (x * 3).tanh(),
+        lambda x, w: [y := x * 3, y.tanh()],
+        "a tensor refers to the result of node 0 (aten::mul.Tensor) here and not there",
+    ),
+}
+
+
 class TestExplainMiss:
     def test_the_first_one_says_so(self):
         y = large() * 2
@@ -172,6 +278,46 @@ class TestExplainMiss:
             assert "other tiles" in tiledev.explain_miss()
         finally:
             tiledev.clear_axis_group_tiling()
+
+    @pytest.mark.parametrize("name", DIFFERENCES)
+    def test_what_differs_is_named(self, name):
+        before, after, words = DIFFERENCES[name]
+        for mode in ("whole", "auto"):  # another mode forgets all plans
+            tiledev._C.set_tiling_mode(mode)
+        x, w = large(64), torch.randn(64, 256).to(DEVICE)
+        for f in (before, after):
+            y = f(x, w)
+            tiledev.wait()
+            del y
+        text = tiledev.explain_miss()
+        assert words in text
+        if "First difference: " in text:
+            here, there = text.split("First difference: ")[1].split(", there ")
+            assert here.rpartition(" with ")[2] != there.removeprefix("with ")
+
+    def test_the_default_dtype(self):
+        x = large(64)
+        for dtype in (torch.float32, torch.float64):
+            torch.set_default_dtype(dtype)
+            try:
+                y = x * 2
+                tiledev.wait()
+            finally:
+                torch.set_default_dtype(torch.float32)
+            del y
+        words = "with default dtype Double, there with default dtype Float"
+        assert words in tiledev.explain_miss()
+
+    def test_an_axis_has_a_name(self):
+        x = large(64)
+        for name in ("rows of one", "rows of another"):
+            tiledev.set_axis_group_name(x, {0: name})
+            y = x.exp()
+            tiledev.wait()
+            del y
+            x = large(64)
+        words = "the dimensions of `self` of node 0 (aten::exp) are named in another way"
+        assert words in tiledev.explain_miss()
 
     def test_a_hit_explains_nothing_new(self):
         x = large()
