@@ -232,7 +232,7 @@ class CallBuilder {
     const ArgSlot& slot = step_.signature->args[last.arg];
     // Other scalars may differ from run to run.
     return slot.kind == ArgKind::kScalar && step_.signature == node_.signature &&
-           node_.signature->op->scalars_in_key &&
+           node_.signature->op->in_key(node_.values[slot.begin]) &&
            op_->accepts(node_.values[slot.begin].toScalar().toFloat());
   }
 

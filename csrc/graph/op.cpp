@@ -3,6 +3,7 @@
 #include <ATen/core/jit_type.h>
 
 #include <atomic>
+#include <cmath>
 
 namespace tiledev {
 
@@ -93,6 +94,14 @@ OpTraits::OpTraits(const c10::OperatorHandle& handle)
     }
     returns.push_back(traits);
   }
+}
+
+bool OpTraits::in_key(const c10::IValue& scalar) const {
+  if (!scalars_in_key || floats_in_key || !scalar.isDouble()) {
+    return scalars_in_key;
+  }
+  const double value = scalar.toDouble();
+  return value == std::trunc(value) && std::abs(value) <= 3;
 }
 
 }  // namespace tiledev

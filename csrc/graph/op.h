@@ -52,8 +52,12 @@ struct OpTraits {
   bool is_out_form = false;        // it has out= arguments
   bool in_place_only = false;      // every return is a written argument, and nothing is resized
   bool scalars_in_key = false;     // a Scalar's value decides a shape or an error (arange, pow)
+  bool floats_in_key = true;       // ... also one of type float, whatever its value
   bool accepts_cpu_index = false;  // index tensors may live on the host
   uint64_t id = 0;
+
+  // Whether the value of this Scalar argument is part of signatures.
+  bool in_key(const c10::IValue& scalar) const;
 };
 
 }  // namespace tiledev

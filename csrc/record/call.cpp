@@ -195,7 +195,7 @@ void CallView::reject(const at::Tensor& tensor) const {
 }
 
 void CallView::add_scalar(const c10::IValue& value) {
-  if (op_.scalars_in_key) {
+  if (op_.in_key(value)) {
     add_constant(value);
   } else {
     key_.push_back(kScalarTag);
@@ -302,9 +302,8 @@ void CallView::describe(Signature& signature) const {
         break;
       case ArgKind::kScalar:
       case ArgKind::kScalarList:
-        slot.note = slot.kind == ArgKind::kScalar && op_.scalars_in_key
-                        ? "=" + c10::str(arg)
-                        : " (" + type_name(arg) + ")";
+        slot.note = slot.kind == ArgKind::kScalar && op_.in_key(arg) ? "=" + c10::str(arg)
+                                                                     : " (" + type_name(arg) + ")";
         slot.begin = value++;
         break;
       case ArgKind::kGenerator:

@@ -27,6 +27,8 @@ bool one_of(std::string_view name, const std::string_view (&names)[N]) {
 }
 
 // The value of a Scalar argument decides the shape of the result, or whether the call is an error.
+// (A float that is an exponent, or has one, decides nothing; those that are whole have kernels of
+// their own in strips.)
 constexpr std::string_view kScalarsInKey[] = {
     "arange",
     "range",
@@ -140,6 +142,7 @@ void classify(OpTraits& traits) {
     traits.args[0].overwritten = true;
   }
   traits.scalars_in_key = one_of(name, kScalarsInKey);
+  traits.floats_in_key = name != "pow" && name != "pow_";
   traits.accepts_cpu_index = one_of(name, kCpuIndex);
   if (traits.handling == Handling::kRecord && data_dependent(traits)) {
     traits.handling = Handling::kFallback;

@@ -492,6 +492,28 @@ class TestPlansAreFoundAgain:
             found.append(misses())
         assert found[1:] == [found[1]] * 4
 
+    @pytest.mark.parametrize("rows", [4, 4096])
+    def test_an_exponent_that_changes(self, rows):
+        x = torch.rand(rows, 256) + 0.5
+        on_device = x.to(DEVICE)
+
+        def check(p):
+            for f in (lambda x: x**p * 1.5, lambda x: p ** (x * 1.5), lambda x: x.clone().pow_(p)):
+                torch.testing.assert_close(
+                    f(on_device).cpu(), f(x), rtol=1e-5, atol=1e-6, equal_nan=True
+                )
+
+        check(1.7)
+        before = misses()
+        for p in (1.5, 0.3, -0.7, 2.0 + 1e-12, 17.0, -11.0):
+            check(p)
+        assert misses() == before, tiledev.explain_miss()
+        for p in (2.0, 2.5, 3.0, 1.0, 0.0, -1.0, 2.0 + 1e-12, -2.0, 1.3):
+            check(p)
+        check(2)
+        with pytest.raises(RuntimeError, match="negative integer powers"):
+            torch.ones(rows, dtype=torch.int64, device=DEVICE) ** -1
+
     def test_many_shapes_are_kept(self):
         shapes = [(64, n) for n in range(100, 160)]
         for _ in range(2):
