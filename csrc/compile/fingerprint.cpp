@@ -238,11 +238,8 @@ class WordReader {
 
  private:
   void read_place(const Source& source, uint64_t word, uint64_t other) {
-    uint32_t first = 0;
-    for (uint32_t n = 0; n < source.node; ++n) {
-      for_each_access(nodes_[n], [&](const Buffer&, bool, bool, bool) { ++first; });
-    }
-    const bool written = print_.written[print_.accesses[first + source.index]] != 0;
+    const bool written =
+        print_.written[print_.accesses[accesses_before(source.node) + source.index]] != 0;
     const auto place = [&](uint64_t w) {
       const std::string first_view = "the first view of its memory";
       return w == 0    ? "with " + first_view
@@ -252,6 +249,14 @@ class WordReader {
     node(source.node);
     out_ << ": `" << operand_name(*nodes_[source.node].signature, source.index) << "` begins "
          << place(word) << ", there " << place(other);
+  }
+
+  uint32_t accesses_before(uint32_t n) const {
+    uint32_t count = 0;
+    for (uint32_t before = 0; before < n; ++before) {
+      for_each_access(nodes_[before], [&](const Buffer&, bool, bool, bool) { ++count; });
+    }
+    return count;
   }
 
   void node(uint32_t n) { out_ << "node " << n << " (" << nodes_[n].name() << ')'; }
@@ -286,12 +291,8 @@ class WordReader {
 
   // An operand, result or generator of a node: `other` of node 1 (aten::add.Tensor)
   std::string access(uint32_t n, uint32_t at) const {
-    uint32_t first = 0;
-    for (uint32_t before = 0; before < n; ++before) {
-      for_each_access(nodes_[before], [&](const Buffer&, bool, bool, bool) { ++first; });
-    }
     const Node& of = nodes_[n];
-    const uint32_t i = at - first;
+    const uint32_t i = at - accesses_before(n);
     const std::string name = "node " + std::to_string(n) + " (" + of.name() + ")";
     if (i < of.operands.size()) {
       return '`' + operand_name(*of.signature, i) + "` of " + name;

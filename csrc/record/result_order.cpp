@@ -24,15 +24,6 @@ int64_t elements(const StandInCall& call) {
   return total;
 }
 
-bool same_order(const Dims& sizes, const Dims& a, const Dims& b) {
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] > 1 && a[d] != b[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // The strides of a tensor of these sizes in the order of a small one; nothing if that does not show
 // the order.
 std::optional<Dims> strides_like(const at::Tensor& small, const Dims& sizes) {
@@ -61,7 +52,7 @@ std::vector<Open> open_results(Signature& signature) {
   const auto add = [&](TensorMeta& meta, size_t number, bool operand) {
     const auto wide = [](int64_t size) { return size > 1; };
     if (meta.numel > 0 && std::count_if(meta.sizes.begin(), meta.sizes.end(), wide) > 1 &&
-        same_order(meta.sizes, meta.strides, dense_strides(meta.sizes, meta.strides))) {
+        same_strides(meta.sizes, meta.strides, dense_strides(meta.sizes, meta.strides))) {
       open.push_back({&meta, number, operand});
     }
   };
@@ -111,7 +102,7 @@ void correct_order(const CallView& call, Signature& signature) {
         const auto strides = one.number < tensors.size()
                                  ? strides_like(tensors[one.number], one.meta->sizes)
                                  : std::nullopt;
-        if (strides && !same_order(one.meta->sizes, one.meta->strides, *strides)) {
+        if (strides && !same_strides(one.meta->sizes, one.meta->strides, *strides)) {
           one.meta->strides = *strides;
           if (one.operand) {
             signature.operands[one.number].strides = *strides;

@@ -66,16 +66,6 @@ Dims iterator_strides(const std::vector<at::Tensor>& inputs, at::TensorOptions o
   return Dims(config.build().output().strides());
 }
 
-// Whether they say the same of a tensor of these sizes.
-bool same_order(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b) {
-  for (size_t d = 0; d < sizes.size(); ++d) {
-    if (sizes[d] != 1 && a[d] != b[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
 // The strides of a result of this shape: in the same order as those of `small`, which the kernel
 // gave for operands that were cut down. Empty if that order is neither of the two usual ones.
 std::optional<Dims> result_strides(const CallView& call, const StandInCall& stand_in,
@@ -87,7 +77,8 @@ std::optional<Dims> result_strides(const CallView& call, const StandInCall& stan
       inputs.push_back(meta_of_full_size(*call.operands()[i]));
     }
   }
-  if (same_order(small.sizes(), small.strides(), iterator_strides(small_inputs, small.options()))) {
+  if (same_strides(small.sizes(), small.strides(),
+                   iterator_strides(small_inputs, small.options()))) {
     return iterator_strides(inputs, small.options().device(c10::kMeta));
   }
   if (!small.is_contiguous()) {

@@ -57,6 +57,15 @@ Dims dense_strides(const Dims& sizes, c10::IntArrayRef like) {
   return strides;
 }
 
+bool same_strides(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b) {
+  for (size_t d = 0; d < sizes.size(); ++d) {
+    if (sizes[d] != 1 && a[d] != b[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
 StandInCall::StandInCall(const CallView& call, c10::DeviceType device, Mode mode)
     : StandInCall(call, device, mode, Limits()) {}
 

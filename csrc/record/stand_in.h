@@ -13,6 +13,8 @@ namespace tiledev {
 // The strides of a dense tensor of these sizes whose dimensions lie in memory in the order of
 // `like`; contiguous where that leaves it open.
 Dims dense_strides(const Dims& sizes, c10::IntArrayRef like);
+// Whether two lists of strides say the same of a tensor of these sizes.
+bool same_strides(c10::IntArrayRef sizes, c10::IntArrayRef a, c10::IntArrayRef b);
 
 // A call with tensors of another device in place of the operands, of the same sizes, strides and
 // dtypes: Meta tensors to learn the shape of the results, or harmless values on the CPU to learn
