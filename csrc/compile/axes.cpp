@@ -80,7 +80,8 @@ class AxisFinder {
     const auto& schema = op_.op.schema();
     for (size_t i = 0; i < schema.arguments().size(); ++i) {
       const std::string& name = schema.arguments()[i].name();
-      if (name == (rule_.dim_arg == DimArg::kReduction ? "reduction" : "dim")) {
+      if (rule_.dim_arg == DimArg::kReduction ? name == "reduction"
+                                              : name == "dim" || name == "dims") {
         dim_index_ = static_cast<int>(i);
       } else if (name == "keepdim") {
         keepdim_ = step_.signature->args[i].constant.toBool();
@@ -170,6 +171,9 @@ class AxisFinder {
     seen_[tensor] = true;
     if (item.opaque) {
       return true;
+    }
+    if (result_.metas[tensor].numel == 0) {
+      return false;
     }
     const auto& sizes = result_.metas[tensor].sizes;
     const bool named = rule_.dim_arg != DimArg::kAbsent;
@@ -298,7 +302,9 @@ class AxisFinder {
       }
       Axis axis;
       axis.extent = named_[a].extent;
-      bool fits = true;
+      const bool repeated = rule_.extent_letter != 0 &&
+                            named_[a].name.first == rule_.extent_letter && !extent_left_out();
+      bool fits = !repeated || repeats_extent(axis.extent);
       for (size_t t = 0; t < axis_of_.size(); ++t) {
         int found = -1;
         for (size_t d = 0; d < axis_of_[t].size(); ++d) {
@@ -322,13 +328,30 @@ class AxisFinder {
         }
       }
       if (fits) {
-        if (named_[a].name.first == rule_.extent_letter && rule_.extent_letter != 0) {
+        if (repeated) {
           result_.extent_axis = static_cast<int>(result_.axes.size());
         }
         result_.axes.push_back(std::move(axis));
       }
     }
     order();
+  }
+
+  // Whether the argument that should repeat an extent is left out: none, or the shape of no tensor.
+  bool extent_left_out() const {
+    const c10::IValue& given = extent_argument();
+    return given.isNone() || (given.isIntList() && given.toIntVector() == std::vector<int64_t>{0});
+  }
+
+  bool repeats_extent(int64_t extent) const {
+    const c10::IValue& given = extent_argument();
+    return (given.isInt() && given.toInt() == extent) ||
+           (given.isIntList() && given.toIntVector() == std::vector<int64_t>{extent});
+  }
+
+  const c10::IValue& extent_argument() const {
+    const auto index = op_.op.schema().argumentIndexWithName(rule_.extent_arg);
+    return step_.signature->args[*index].constant;
   }
 
   // Parts of a sum are kept in the result's type, which must be as good as float32 for that.
@@ -443,13 +466,13 @@ void merge(StepAxes& axes, size_t outer, size_t inner) {
 // Ops whose arguments are numbers of dimensions (or shapes) keep their shapes, unless they are
 // elementwise; for those with a `dim` the number is corrected.
 bool may_change_rank(const Step& step) {
-  const TileRule* rule = rule_of(*step.signature->op);
+  const TileRule* rule = rule_of(*step.signature);
   return rule != nullptr && (rule->pointwise || rule->dim_arg == DimArg::kWhole);
 }
 
 // Corrects the argument `dim` where that is easy: the first or the last dimension.
 bool patch_dim(const Step& step, const StepAxes& before, StepAxes& after) {
-  if (rule_of(*step.signature->op)->pointwise) {
+  if (rule_of(*step.signature)->pointwise) {
     return true;
   }
   const auto index = step.signature->op->op.schema().argumentIndexWithName("dim");
@@ -473,10 +496,8 @@ std::optional<StepAxes> find_axes(const Step& step) {
   if (step.form == Step::Form::kNode || step.whole || step.alone) {
     return std::nullopt;
   }
-  const TileRule* rule = rule_of(*step.signature->op);
-  const auto empty = [](const View& view) { return view.meta.numel == 0; };
-  if (rule == nullptr || std::any_of(step.operands.begin(), step.operands.end(), empty) ||
-      std::any_of(step.outputs.begin(), step.outputs.end(), empty)) {
+  const TileRule* rule = rule_of(*step.signature);
+  if (rule == nullptr) {
     return std::nullopt;
   }
   auto axes = AxisFinder(step, *rule).run();

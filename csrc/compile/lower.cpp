@@ -38,6 +38,96 @@ bool lower_copy(Step& step) {
   return true;
 }
 
+// Whether no argument shares memory with one that the op writes.
+bool writes_apart(const Step& step) {
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (step.operands[i].buffer == step.operands[j].buffer &&
+          (step.operands[i].written || step.operands[j].written)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+// Whether the functional form would give results of just these types, in which layout soever. Some
+// ops go by the type of out=.
+bool gives_same_results(const Step& step, size_t inputs) {
+  const OpTraits& op = *step.signature->op;
+  const c10::ScalarType dtype = step.operands[0].meta.dtype;
+  for (size_t t = inputs; t < step.operands.size(); ++t) {
+    const TensorMeta& meta = step.operands[t].meta;
+    const bool index = t > inputs && meta.dtype == c10::ScalarType::Long;
+    if ((meta.dtype != dtype && !index) || (ignores_strides(op) && !contiguous(meta))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// An op with out= arguments is its functional form with results that have memory already: so their
+// tiles may come together from parts. (Elementwise ops have none, and may write over an input.)
+void lower_out_form(Step& step) {
+  const Signature& from = *step.signature;
+  const TileRule* rule = from.op->is_out_form ? rule_of(from) : nullptr;
+  const auto* form = rule != nullptr && !rule->pointwise ? functional_form(*from.op) : nullptr;
+  if (form == nullptr || is_complex(step) || !writes_apart(step)) {
+    return;
+  }
+  const size_t results = form->schema().returns().size();
+  const size_t inputs = step.operands.size() - results;
+  if (inputs == 0 || !gives_same_results(step, inputs)) {
+    return;
+  }
+  auto to = c10::make_intrusive<Signature>();
+  to->op = &traits_of(*form);
+  to->operands.assign(from.operands.begin(), from.operands.begin() + inputs);
+  to->operand_written.assign(inputs, 0);
+  to->operand_overwritten.assign(inputs, 0);
+  to->tensor_refs.assign(from.tensor_refs.begin(), from.tensor_refs.end() - results);
+  to->args.assign(from.args.begin(), from.args.end() - results);
+  to->return_counts.assign(results, 1);
+  for (size_t t = inputs; t < step.operands.size(); ++t) {
+    to->outputs.push_back({OutputMeta::Kind::kFresh, 0, step.operands[t].meta});
+    step.outputs.push_back(std::move(step.operands[t]));
+  }
+  step.operands.resize(inputs);
+  step.signature = std::move(to);
+}
+
+// `gather` and `scatter` touch no more of a tensor than the index has, but for the dimension that
+// is indexed; what a functional `scatter` leaves alone is part of its result, though.
+void narrow_to_index(Step& step) {
+  static constexpr std::string_view kOps[] = {"gather",         "scatter",  "scatter_add",
+                                              "scatter_reduce", "scatter_", "scatter_add_",
+                                              "scatter_reduce_"};
+  std::string_view name = step.signature->op->name;
+  name.remove_prefix(std::min(name.size(), std::string_view("aten::").size()));
+  name = name.substr(0, name.find('.'));
+  if (step.form == Step::Form::kNode || step.operands.size() < 2 ||
+      std::find(std::begin(kOps), std::end(kOps), name) == std::end(kOps) ||
+      (step.signature->op->is_out_form && name != "gather")) {
+    return;
+  }
+  const Dims& index = step.operands[1].meta.sizes;
+  const auto rank = static_cast<int64_t>(index.size());
+  const int64_t dim = step.signature->args[1].constant.toInt();
+  for (size_t t = 0; t < step.operands.size(); ++t) {
+    TensorMeta& meta = step.operands[t].meta;
+    const bool kept = t == 0 && name != "gather" && name.back() != '_';
+    if (kept || (name == "gather" && t > 1) || static_cast<int64_t>(meta.sizes.size()) != rank) {
+      continue;
+    }
+    meta.numel = 1;
+    for (int64_t d = 0; d < rank; ++d) {
+      const bool indexed = d == (dim < 0 ? dim + rank : dim) && t == 0;
+      meta.sizes[d] = indexed ? meta.sizes[d] : std::min(meta.sizes[d], index[d]);
+      meta.numel *= meta.sizes[d];
+    }
+  }
+}
+
 // An out= argument had its new shape when the op was recorded; the kernel finds it so.
 bool resizes_input(const Signature& signature) {
   return !signature.resized.empty() && !signature.op->is_out_form;
@@ -66,10 +156,13 @@ class Lowering {
       if (split_foreach(c_, step)) {
         return;
       }
+      lower_out_form(step);
       choose_form(step);
-      if (split_loss(c_, step) || split_cat(c_, step) || split_batch_norm(c_, step)) {
+      if (split_loss(c_, step) || split_cat(c_, step) || split_batch_norm(c_, step) ||
+          split_select_backward(c_, step)) {
         return;
       }
+      narrow_to_index(step);
     }
     c_.steps.push_back(std::move(step));
   }
@@ -158,7 +251,7 @@ bool split_cat(Compilation& c, Step& step) {
   constexpr size_t kMostParts = 16;
   if (step.signature->op->name != "aten::cat" || step.form != Step::Form::kOut ||
       !worth_parting(c, step) || step.operands.size() > kMostParts ||
-      step.signature->args[0].count != step.operands.size()) {
+      step.signature->args[0].count != step.operands.size() || !step.outputs[0].fresh) {
     return false;
   }
   const View& whole = step.outputs[0];
@@ -183,6 +276,33 @@ bool split_cat(Compilation& c, Step& step) {
     add_constant(copy, false);
     c.steps.push_back(std::move(copy));
   }
+  return true;
+}
+
+bool split_select_backward(Compilation& c, const Step& step) {
+  if (step.signature->op->name != "aten::select_backward" || step.outputs.size() != 1 ||
+      step.operands.size() != 1 || is_complex(step) ||
+      step.operands[0].meta.dtype != step.outputs[0].meta.dtype || step.work == 0 ||
+      !step.outputs[0].fresh) {
+    return false;
+  }
+  const View& grad = step.operands[0];
+  View part = step.outputs[0];
+  c.steps.push_back(make_step(step.node, "aten::zero_", "", "", {part}, {}));
+  const auto rank = static_cast<int64_t>(part.meta.sizes.size());
+  const auto number = [&](size_t arg, int64_t bound) {
+    const int64_t given = step.signature->args[arg].constant.toInt();
+    return given < 0 ? given + bound : given;
+  };
+  const int64_t dim = number(2, rank);
+  part.offset = number(3, part.meta.sizes[dim]) * part.meta.strides[dim];
+  part.meta.numel /= part.meta.sizes[dim];
+  part.meta.sizes.erase(part.meta.sizes.begin() + dim);
+  part.meta.strides.erase(part.meta.strides.begin() + dim);
+  part.fresh = part.overwritten = false;
+  Step copy = make_step(step.node, "aten::copy_", "", "", {part, grad}, {});
+  add_constant(copy, false);
+  c.steps.push_back(std::move(copy));
   return true;
 }
 
@@ -214,9 +334,8 @@ void choose_form(Step& step) {
     step.whole = op.is_out_form && (ignores_strides(op) || has_unusable_out(op));
     return;
   }
-  // out= variants of odd kernels have odder manners, and products of complex numbers are rounded
-  // in another way where TensorIterator walks a given result.
-  if (rule_of(op) == nullptr || is_complex(step)) {
+  // out= variants of odd kernels have odder manners.
+  if (rule_of(*step.signature) == nullptr) {
     return;
   }
   bool all_fresh = true;
@@ -226,14 +345,16 @@ void choose_form(Step& step) {
     }
     all_fresh &= output.kind == OutputMeta::Kind::kFresh;
   }
-  const auto* out = all_fresh ? out_variant(op) : nullptr;
+  // Products of complex numbers are rounded in another way where TensorIterator walks a given
+  // result.
+  const auto* out = all_fresh && !is_complex(step) ? out_variant(op) : nullptr;
   if (out != nullptr && out->schema().returns().size() == step.outputs.size() &&
       !(ignores_strides(op) && !contiguous(step.outputs[0].meta))) {
     step.form = Step::Form::kOut;
     step.callee = *out;
     return;
   }
-  if (lower_copy(step)) {
+  if (!is_complex(step) && lower_copy(step)) {
     return;
   }
   step.form = Step::Form::kFunctional;

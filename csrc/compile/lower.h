@@ -15,6 +15,8 @@ bool split_foreach(Compilation& c, const Step& step);
 bool split_loss(Compilation& c, Step& step);
 // Batch norm in evaluation, with weight and bias: an op with one result. (The other two are empty.)
 bool split_batch_norm(Compilation& c, Step& step);
+// The gradient of `select`: zeros, and a copy into its part of them.
+bool split_select_backward(Compilation& c, const Step& step);
 // A large `cat`: a copy of each input into its part of the result.
 bool split_cat(Compilation& c, Step& step);
 

@@ -30,42 +30,32 @@ View read_only(View view) {
 
 // ---- nll_loss_forward ---------------------------------------------------------------------------
 
-// counted = target != ignore_index; total = sum(counted)
 void add_total_weight(Compilation& c, const Step& loss) {
-  const View& target = loss.operands[1];
-  View counted = target;
-  counted.buffer = new_internal(c);
-  counted.meta.dtype = c10::ScalarType::Bool;
-  counted.offset = 0;
-  counted.internal = true;
-  counted.written = counted.fresh = counted.overwritten = true;
-  Step compare = make_step(loss.node, "aten::ne", "Scalar", "Scalar_out", {target}, {counted});
-  add_constant(compare, loss.signature->args[4].constant);
-  compare.alone = true;
-  c.steps.push_back(std::move(compare));
-  View total = loss.outputs[1];
-  Step sum = make_step(loss.node, "aten::sum", "dim_IntList", "IntList_out", {read_only(counted)},
-                       {total});
-  add_constant(sum, {});
-  add_constant(sum, false);
-  add_constant(sum, static_cast<int64_t>(total.meta.dtype));
-  sum.alone = true;
-  c.steps.push_back(std::move(sum));
+  // Of the targets, and of the weights of the classes if there are any.
+  const std::vector<View> operands(loss.operands.begin() + 1, loss.operands.end());
+  Step total =
+      make_step(loss.node, "tiledev::nll_total_weight", "", "out", operands, {loss.outputs[1]});
+  if (operands.size() == 1) {
+    add_constant(total, {});
+  }
+  add_constant(total, loss.signature->args[4].constant);  // ignore_index
+  total.alone = true;
+  c.steps.push_back(std::move(total));
 }
 
 // The total weight depends on the targets alone, and the backward needs nothing but it: computed
 // apart, it frees the chain forward - loss - backward. mean = sum of the losses / total weight.
-bool split_nll_loss(Compilation& c, Step& step) {
-  step.whole = true;
-  if (step.form != Step::Form::kOut || step.operands.size() != 2 ||
-      step.operands[0].meta.sizes.size() != 2 || !worth_parting(c, step)) {
-    return false;
-  }
+bool split_nll_loss(Compilation& c, Step& step, size_t rank) {
   const int64_t reduction = step.signature->args[3].constant.toInt();
-  if (reduction == kNone) {
+  step.whole = step.form != Step::Form::kOut || step.operands.size() < 2 ||
+               step.operands[0].meta.sizes.size() != rank;
+  if (step.whole || reduction == kNone) {
     return false;
   }
-  step.whole = false;
+  step.whole = !worth_parting(c, step);
+  if (step.whole) {
+    return false;
+  }
   add_total_weight(c, step);
   const View loss = step.outputs[0];
   const View total = step.outputs[1];
@@ -120,7 +110,10 @@ const View* only_result(const Step& step) {
 bool split_loss(Compilation& c, Step& step) {
   const OpTraits& op = *step.signature->op;
   if (op.name == "aten::nll_loss_forward") {
-    return split_nll_loss(c, step);
+    return split_nll_loss(c, step, 2);
+  }
+  if (op.name == "aten::nll_loss2d_forward") {
+    return split_nll_loss(c, step, 4);
   }
   const auto reduction = op.op.schema().argumentIndexWithName("reduction");
   if (!reduction || step.form == Step::Form::kNode || op.name.rfind("aten::nll_loss", 0) == 0 ||

@@ -40,8 +40,8 @@ std::string own_name(const std::string& name) {
   return name.rfind(kAten, 0) == 0 ? "tiledev::" + name.substr(kAten.size()) : std::string();
 }
 
-std::optional<c10::OperatorHandle> find_out_variant(const c10::FunctionSchema& schema,
-                                                    const std::string& op_name) {
+// All overloads.
+const std::vector<c10::OperatorName>& overloads(const std::string& op_name) {
   static const auto* by_name = [] {
     auto* names = new std::unordered_map<std::string, std::vector<c10::OperatorName>>();
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
@@ -49,11 +49,14 @@ std::optional<c10::OperatorHandle> find_out_variant(const c10::FunctionSchema& s
     }
     return names;
   }();
+  static const std::vector<c10::OperatorName> none;
   const auto found = by_name->find(op_name);
-  if (found == by_name->end()) {
-    return std::nullopt;
-  }
-  for (const c10::OperatorName& name : found->second) {
+  return found == by_name->end() ? none : found->second;
+}
+
+std::optional<c10::OperatorHandle> find_out_variant(const c10::FunctionSchema& schema,
+                                                    const std::string& op_name) {
+  for (const c10::OperatorName& name : overloads(op_name)) {
     const auto handle = c10::Dispatcher::singleton().findSchema(name);
     if (handle && handle->hasKernelForDispatchKey(c10::DispatchKey::CPU) &&
         same_arguments(schema, handle->schema())) {
@@ -77,8 +80,19 @@ std::optional<c10::OperatorHandle> find_own_form(const c10::FunctionSchema& sche
   return handle;
 }
 
+std::optional<c10::OperatorHandle> find_functional(const c10::FunctionSchema& schema) {
+  for (const c10::OperatorName& name : overloads(schema.name())) {
+    const auto handle = c10::Dispatcher::singleton().findSchema(name);
+    if (handle && same_arguments(handle->schema(), schema)) {
+      return handle;
+    }
+  }
+  return std::nullopt;
+}
+
 struct OutVariants {
   std::optional<c10::OperatorHandle> aten, own, own_form;
+  std::optional<c10::OperatorHandle> functional;  // of an op with out= arguments
 };
 
 // Ops whose out= kernel is of no use: the losses make their result large first and resize it; batch
@@ -91,7 +105,8 @@ OutVariants find_out_variants(const c10::FunctionSchema& schema) {
   const bool unusable =
       std::find(std::begin(kUnusable), std::end(kUnusable), schema.name()) != std::end(kUnusable);
   return {unusable ? std::nullopt : find_out_variant(schema, schema.name()),
-          find_out_variant(schema, own_name(schema.name())), find_own_form(schema)};
+          find_out_variant(schema, own_name(schema.name())), find_own_form(schema),
+          find_functional(schema)};
 }
 
 template <size_t n>
@@ -141,6 +156,11 @@ const c10::OperatorHandle* tile_kernel(const OpTraits& op, c10::ScalarType resul
 
 const c10::OperatorHandle* tile_form(const OpTraits& op) {
   const auto& form = out_variants(op).own_form;
+  return form ? &*form : nullptr;
+}
+
+const c10::OperatorHandle* functional_form(const OpTraits& op) {
+  const auto& form = out_variants(op).functional;
   return form ? &*form : nullptr;
 }
 

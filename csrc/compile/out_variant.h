@@ -27,4 +27,7 @@ bool ignores_strides(const OpTraits& op);
 // result may be given to it.
 bool has_unusable_out(const OpTraits& op);
 
+// The functional op of an op with out= arguments, or null.
+const c10::OperatorHandle* functional_form(const OpTraits& op);
+
 }  // namespace tiledev

@@ -66,7 +66,7 @@ class TemporaryFinder {
   }
 
   // Kernels without a rule may look at whole storages.
-  static bool unknown_kernel(const Step& step) { return rule_of(*step.signature->op) == nullptr; }
+  static bool unknown_kernel(const Step& step) { return rule_of(*step.signature) == nullptr; }
 
   bool replaces(const View& view) const {
     return view.source.slot >= 0 && c_.nodes[view.source.node].replaces(view.source.slot);
@@ -204,7 +204,7 @@ class ScratchPlanner {
         step.outputs[0].buffer != buffer) {
       return nullptr;
     }
-    const TileRule* rule = rule_of(*step.signature->op);
+    const TileRule* rule = rule_of(*step.signature);
     if (rule == nullptr || !rule->pointwise) {
       return nullptr;
     }

@@ -211,7 +211,7 @@ class SegmentBuilder {
     if (c_.nodes[step.node].token) {
       return "draws random numbers";
     }
-    return rule_of(*step.signature->op) == nullptr ? "no tile rule" : "no axis that can be cut";
+    return rule_of(*step.signature) == nullptr ? "no tile rule" : "no axis that can be cut";
   }
 
   // ---- tiled segments ---------------------------------------------------------------------------
@@ -268,6 +268,9 @@ class SegmentBuilder {
       const View& view = step.view(t);
       const Cut now = cut_of(view, axes.metas[t], axis.dims[t], extent);
       if (now.partial || view.discarded) {
+        if (!view.fresh && !view.discarded && draft.cuts.count(view.buffer) > 0) {
+          return {};  // what was there before is still read
+        }
         continue;
       }
       if (view.written && (now.span == 0 || !now.plain)) {
@@ -298,7 +301,7 @@ class SegmentBuilder {
     Cut cut;
     cut.span = span_of(meta, dim);
     cut.written = view.written;
-    cut.partial = view.fresh && dim < 0 && !view.discarded;
+    cut.partial = (view.fresh || view.overwritten) && dim < 0 && !view.discarded;
     cut.plain = cut.span > 0 && stays_within_tile(meta, view.offset, dim, extent);
     return cut;
   }
@@ -380,7 +383,7 @@ class SegmentBuilder {
     }
     if (axes.extent_axis == static_cast<int>(candidate.axis)) {
       const auto index = step.signature->op->op.schema().argumentIndexWithName(
-          rule_of(*step.signature->op)->extent_arg);
+          rule_of(*step.signature)->extent_arg);
       step.extent_arg = index ? static_cast<int32_t>(*index) : -1;
     }
     step.extent_factor = axis.extent;
@@ -391,7 +394,7 @@ class SegmentBuilder {
     if (!axis.reduced) {
       return;
     }
-    step.combine = rule_of(*step.signature->op)->combine;
+    step.combine = rule_of(*step.signature)->combine;
     step.accumulates = step.signature->op->name == "aten::mm" && step.form == Step::Form::kOut;
     if (!step.accumulates) {
       step.form = Step::Form::kFunctional;

@@ -68,7 +68,7 @@ struct Step {
   std::vector<View> outputs;   // the fresh ones, in order
   // Arguments that differ from the signature's: numbers of dimensions after a collapse.
   c10::SmallVector<std::pair<uint32_t, c10::IValue>, 1> patches;
-  int32_t extent_arg = -1;    // an argument that is the extent of the cut axis ...
+  int32_t extent_arg = -1;    // an argument that is the extent of the cut axis, or a list of it ...
   int64_t extent_factor = 1;  // ... in so many of its elements for a unit
   // The element of a list of scalars that this part of a node uses: (argument, element).
   int32_t scalar_list_arg = -1;

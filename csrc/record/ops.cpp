@@ -43,6 +43,9 @@ constexpr std::string_view kScalarsInKey[] = {
     "_histogramdd_from_bin_cts",
 };
 
+// The order of a norm, on which its tile rule depends, is a constant like the dimensions.
+constexpr std::string_view kScalarsConstant[] = {"linalg_vector_norm", "norm"};
+
 // In-place ops whose result does not depend on what was there before.
 constexpr std::string_view kOverwriting[] = {
     "copy_",   "fill_",      "zero_",        "normal_",    "uniform_",    "random_",
@@ -140,6 +143,11 @@ void classify(OpTraits& traits) {
   }
   if (one_of(name, kOverwriting) && traits.args[0].written) {
     traits.args[0].overwritten = true;
+  }
+  for (ArgTraits& arg : traits.args) {
+    if (arg.kind == ArgKind::kScalar && one_of(name, kScalarsConstant)) {
+      arg.kind = ArgKind::kConstant;
+    }
   }
   traits.scalars_in_key = one_of(name, kScalarsInKey);
   traits.floats_in_key = name != "pow" && name != "pow_";

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 namespace tiledev {
 
@@ -111,9 +112,9 @@ class Parser {
 
   void parse_clause(std::string_view text) {
     static constexpr std::pair<std::string_view, Combine> kCombines[] = {
-        {"sum", Combine::kSum}, {"mean", Combine::kMean}, {"prod", Combine::kProd},
-        {"max", Combine::kMax}, {"min", Combine::kMin},   {"any", Combine::kAny},
-        {"all", Combine::kAll},
+        {"sum", Combine::kSum}, {"mean", Combine::kMean},   {"prod", Combine::kProd},
+        {"max", Combine::kMax}, {"min", Combine::kMin},     {"any", Combine::kAny},
+        {"all", Combine::kAll}, {"hypot", Combine::kHypot}, {"logaddexp", Combine::kLogAddExp},
     };
     static constexpr std::pair<std::string_view, DimArg> kDimArgs[] = {
         {"dim whole", DimArg::kWhole},     {"dim reduced", DimArg::kReduced},
@@ -133,7 +134,9 @@ class Parser {
       }
     }
     const auto words = split(text, ' ');
-    if (words.size() == 2 && words[0] == "whole") {
+    if (words.size() == 2 && words[0] == "if") {
+      rule_.conditions.push_back(parse_condition(words[1]));
+    } else if (words.size() == 2 && words[0] == "whole") {
       rule_.uncut = std::string(words[1]);
     } else if (words.size() == 3 && words[0] == "extent" && words[2].size() == 1) {
       rule_.extent_arg = std::string(words[1]);
@@ -143,11 +146,40 @@ class Parser {
     }
   }
 
+  // "groups=1", "train=False"
+  RuleCondition parse_condition(std::string_view text) const {
+    const auto sides = split(text, '=');
+    if (sides.size() != 2 || sides[0].empty() || sides[1].empty()) {
+      fail("has a condition that is none");
+    }
+    const std::string value(sides[1]);
+    if (value == "True" || value == "False") {
+      return {std::string(sides[0]), value == "True" ? 1 : 0};
+    }
+    char* end = nullptr;
+    const double number = std::strtod(value.c_str(), &end);
+    if (*end != 0) {
+      fail("has a condition on something else than a number or a bool");
+    }
+    return {std::string(sides[0]), number};
+  }
+
   std::string_view text_, what_;
   TileRule rule_;
 };
 
 }  // namespace
+
+bool RuleCondition::holds(const Signature& signature) const {
+  const auto index = signature.op->op.schema().argumentIndexWithName(arg);
+  if (!index || signature.args[*index].kind != ArgKind::kConstant) {
+    return false;
+  }
+  const c10::IValue& given = signature.args[*index].constant;
+  return (given.isBool() && given.toBool() == (value != 0)) ||
+         (given.isInt() && static_cast<double>(given.toInt()) == value) ||
+         (given.isDouble() && given.toDouble() == value);
+}
 
 TileRule parse_rule(std::string_view text, std::string_view what) {
   return Parser(text, what).run();

@@ -7,12 +7,23 @@
 #include <string_view>
 #include <vector>
 
-#include "graph/op.h"
+#include "graph/signature.h"
 
 namespace tiledev {
 
 // How the parts of a reduction that was cut into tiles come together.
-enum class Combine : uint8_t { kNone, kSum, kMean, kProd, kMax, kMin, kAny, kAll };
+enum class Combine : uint8_t {
+  kNone,
+  kSum,
+  kMean,
+  kProd,
+  kMax,
+  kMin,
+  kAny,
+  kAll,
+  kHypot,      // sqrt(a^2 + b^2)
+  kLogAddExp,  // log(exp(a) + exp(b))
+};
 
 // What one letter of an item stands for.
 struct RuleDim {
@@ -45,6 +56,14 @@ enum class DimArg : uint8_t {
   kReduction,  // all are reduced, or none, as the argument `reduction` of a loss says
 };
 
+// What an argument of a call must be for the rule to hold.
+struct RuleCondition {
+  std::string arg;
+  double value = 0;  // of a bool 0 or 1
+
+  bool holds(const Signature& signature) const;
+};
+
 // How the axes of an op tile; parsed from a line of index notation (see table.cpp).
 struct TileRule {
   std::vector<RuleItem> inputs;   // by tensor argument of the schema
@@ -55,13 +74,17 @@ struct TileRule {
   std::string extent_arg;  // an argument that repeats the extent of ...
   char extent_letter = 0;  // ... this axis
   DimArg dim_arg = DimArg::kAbsent;
+  std::vector<RuleCondition> conditions;  // all must hold
 };
 
 // Parses "mk,kn->mn; sum"; raises ValueError for text that is no rule. `what` names it in errors.
 TileRule parse_rule(std::string_view text, std::string_view what);
 
-// The rule of an op, or null if it must run whole. The answer is kept with the op.
-const TileRule* rule_of(const OpTraits& op);
+// The rule of a call, or null if it must run whole.
+const TileRule* rule_of(const Signature& signature);
+
+// Whether calls of the op may have a rule. The answer is kept with the op.
+bool has_rule(const OpTraits& op);
 
 // Checks the table: every op exists and its rule fits its arity. Raises what is wrong.
 void check_rules();

@@ -4,14 +4,17 @@
 //   mk,kn->mn     letters are axes; one that is missing on the right is reduced
 //   *  D  .       all leading dimensions; those of normalized_shape; all trailing ones (both whole)
 //   ~x  _  [x]    broadcast against the others; never cut, whatever its shape; a list of tensors
-//   ; sum         (mean, prod, max, min, any, all) how tiles of a reduced axis come together;
+//   ; sum         (mean, prod, max, min, any, all, hypot, logaddexp) how tiles of a reduced axis
+//   come together;
 //                 without it a reduced axis stays whole
 //   ; dim whole   the dimensions that the argument `dim` names: whole; "reduced": reduced;
 //                 "dropped": reduced, but whole; "stacked": new in the result; "indexed": whole,
 //                 and in the result the axis i of the indices
 //   ; loss        the argument `reduction` says whether all dimensions are reduced, or none
 //   ; whole k     axes that stay whole
-//   ; extent N n  the argument N repeats the extent of the axis n
+//   ; extent N n  the argument N, a number or a list of one, repeats the extent of the axis n
+//   ; if N=1      the rule holds where the argument N, a number or a bool, has this value; of the
+//                 lines of an op the first that holds counts
 //
 // In-place and out= forms have the rule of their functional form. Ops with ATen's `pointwise` tag
 // need no line, nor do the other forms of such ops. Whatever has none runs whole.
@@ -19,9 +22,14 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
+#include <utility>
 
 #include "rules/rule.h"
 
@@ -54,6 +62,9 @@ constexpr TableLine kTable[] = {
     {"aten::log_sigmoid_backward", "pointwise"},
     {"aten::isnan", "pointwise"},
     {"aten::rsub", "pointwise"},
+    {"aten::masked_fill", "pointwise"},
+    {"aten::_prelu_kernel", "pointwise"},
+    {"aten::_prelu_kernel_backward", "pointwise"},
     {"aten::floor_divide", "pointwise"},
     {"aten::log_sigmoid_forward", "pointwise"},
 
@@ -79,13 +90,24 @@ constexpr TableLine kTable[] = {
     {"aten::std", "*->*; dim dropped"},
     {"aten::var_mean", "*->*,*; dim dropped"},
     {"aten::std_mean", "*->*,*; dim dropped"},
+    {"aten::linalg_vector_norm", "*->*; hypot; dim reduced; if ord=2"},
+    {"aten::linalg_vector_norm", "*->*; sum; dim reduced; if ord=1"},
+    {"aten::linalg_vector_norm", "*->*; sum; dim reduced; if ord=0"},
+    {"aten::linalg_vector_norm", "*->*; max; dim reduced; if ord=inf"},
+    {"aten::linalg_vector_norm", "*->*; min; dim reduced; if ord=-inf"},
     {"aten::linalg_vector_norm", "*->*; dim dropped"},
+    {"aten::norm.ScalarOpt_dim", "*->*; hypot; dim reduced; if p=2"},
     {"aten::norm.ScalarOpt_dim", "*->*; dim dropped"},
-    {"aten::logsumexp", "*->*; dim dropped"},
+    {"aten::logsumexp", "*->*; logaddexp; dim reduced"},
+    {"aten::max", "*->*; max; dim reduced"},
+    {"aten::min", "*->*; min; dim reduced"},
+    {"aten::count_nonzero", "*->*; sum; dim reduced"},
     {"aten::argmax", "*->*; dim dropped"},
     {"aten::argmin", "*->*; dim dropped"},
     {"aten::max.dim", "*->*,*; dim dropped"},
+    {"aten::max.dim_max", "*->*,*; dim dropped"},
     {"aten::min.dim", "*->*,*; dim dropped"},
+    {"aten::min.dim_min", "*->*,*; dim dropped"},
     {"aten::nansum", "*->*; sum; dim reduced"},
 
     // along one dimension
@@ -97,15 +119,32 @@ constexpr TableLine kTable[] = {
     {"aten::cumprod", "*->*; dim whole"},
     {"aten::logcumsumexp", "*->*; dim whole"},
     {"aten::flip", "*->*; dim whole"},
+    {"aten::roll", "*->*; dim whole"},
+    {"aten::glu", "*->*; dim whole"},
+    {"aten::glu_backward", "*,*->*; dim whole"},
+    {"aten::tril", "*mn->*mn; whole mn"},
+    {"aten::triu", "*mn->*mn; whole mn"},
     {"aten::sort", "*->*,*; dim whole"},
     {"aten::topk", "*->*,*; dim whole"},
+    {"aten::kthvalue", "*->*,*; dim dropped"},
+    {"aten::median.dim", "*->*,*; dim dropped"},
+    {"aten::median.dim_values", "*->*,*; dim dropped"},
+    {"aten::nanmedian.dim", "*->*,*; dim dropped"},
+    {"aten::nanmedian.dim_values", "*->*,*; dim dropped"},
     {"aten::cat", "[*]->*; dim whole"},
     {"aten::stack", "[*]->*; dim stacked"},
     {"aten::index_select", "*,i->*; dim indexed"},
     {"aten::gather", "*,*->*; dim whole"},
     {"aten::scatter.src", "*,*,*->*; dim whole"},
     {"aten::scatter.value", "*,*->*; dim whole"},
+    {"aten::scatter.reduce", "*,*,*->*; dim whole"},
+    {"aten::scatter.value_reduce", "*,*->*; dim whole"},
     {"aten::scatter_add", "*,*,*->*; dim whole"},
+    {"aten::scatter_reduce", "*,*,*->*; dim whole"},
+    {"aten::index_add", "*,_,*->*; dim whole"},
+    {"aten::index_copy", "*,_,*->*; dim whole"},
+    {"aten::index_reduce", "*,_,*->*; dim whole"},
+    {"aten::index_fill.int_Scalar", "*,_->*; dim whole"},
 
     // normalization
     {"aten::native_layer_norm", "*D,D,D->*D,*D,*D"},
@@ -117,7 +156,8 @@ constexpr TableLine kTable[] = {
 
     {"aten::native_batch_norm", "nc.,c,c,c,c->nc.,c,c; whole n"},
     {"tiledev::batch_norm_inference", "nc.,c,c,c,c->nc."},
-    {"aten::native_batch_norm_backward", "nc.,nc.,c,c,c,c,c->nc.,c,c; whole n"},
+    {"aten::native_batch_norm_backward", "nc.,nc.,c,c,c,c,c->nc.,c,c; whole n; if train=True"},
+    {"aten::native_batch_norm_backward", "nc.,nc.,c,c,c,_,_->nc.,c,c; sum"},
 
     // lookups and losses
     {"aten::embedding", "_,*->*e"},
@@ -130,14 +170,27 @@ constexpr TableLine kTable[] = {
     {"aten::huber_loss_backward", "~*,*,*->*"},
     {"aten::binary_cross_entropy", "*,*,*->*; sum; loss"},
     {"aten::binary_cross_entropy_backward", "~*,*,*,*->*"},
+    {"aten::nll_loss_forward", "nc,n,_->n,_; sum; whole c; if reduction=0"},
     {"aten::nll_loss_forward", "nc,n,_->,_; sum; whole c"},
     {"aten::nll_loss_backward", "~n,nc,n,_,_->nc; whole c"},
+    {"aten::nll_loss2d_forward", "nchw,nhw,_->nhw,_; sum; whole cw; if reduction=0"},
+    {"aten::nll_loss2d_forward", "nchw,nhw,_->,_; sum; whole cw"},
+    {"aten::nll_loss2d_backward", "~nhw,nchw,nhw,_,_->nchw; whole cw"},
 
     // attention, convolution, pooling
-    {"aten::_scaled_dot_product_flash_attention_for_cpu", "bh.,bh.,bh.,~bhqk->bh.,bh.; whole qk"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu",
+     "bhq.,bhk.,bhk.,~bhqk->bhq.,bhq; whole k; if is_causal=False"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu",
+     "bhq.,bhk.,bhk.,~bhqk->bhq.,bhq; whole qk"},
     {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
-     "bh.,bh.,bh.,bh.,bh.,bh.,~bhqk->bh.,bh.,bh.; whole qk"},
-    {"aten::convolution", "n.,_,_->n."},
+     "bhq.,bhq.,bhk.,bhk.,bhq.,bhq,~bhqk->bhq.,bhk.,bhk.; sum; whole k; if is_causal=False"},
+    {"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+     "bhq.,bhq.,bhk.,bhk.,bhq.,bhq,~bhqk->bhq.,bhk.,bhk.; whole qk"},
+    {"aten::convolution", "nc.,oc.,o->no.; whole c; if transposed=False; if groups=1"},
+    {"aten::convolution", "nc.,co.,o->no.; whole c; if transposed=True; if groups=1"},
+    {"aten::convolution", "nc.,ck.,c->nc.; whole k; extent groups c"},
+    {"aten::convolution_backward",
+     "no.,nc.,oc.->nc.,oc.,o; sum; whole c; extent bias_sizes o; if transposed=False; if groups=1"},
     {"aten::convolution_backward", "n.,n.,_->n.,_,_; sum"},
     {"aten::max_pool2d_with_indices", "*hw->*ij,*ij; whole hwij"},
     {"aten::max_pool2d_with_indices_backward", "*ij,*hw,*ij->*hw; whole hwij"},
@@ -170,9 +223,15 @@ size_t count_tensors(const OpTraits& op) {
   return count;
 }
 
+bool has_arguments(const TileRule& rule, const OpTraits& op) {
+  const auto& schema = op.op.schema();
+  return std::all_of(rule.conditions.begin(), rule.conditions.end(),
+                     [&](const RuleCondition& c) { return schema.argumentIndexWithName(c.arg); });
+}
+
 bool fits(const TileRule& rule, const OpTraits& op) {
-  return rule.pointwise ||
-         (rule.inputs.size() == count_tensors(op) && rule.outputs.size() == op.returns.size());
+  return rule.pointwise || (has_arguments(rule, op) && rule.inputs.size() == count_tensors(op) &&
+                            rule.outputs.size() == op.returns.size());
 }
 
 // "aten::add_.Tensor" without overload and, if `functional`, without the sign of in-place ops.
@@ -212,37 +271,62 @@ class Rules {
  public:
   Rules() {
     for (const TableLine& line : kTable) {
-      rules_.emplace(std::string(line.op), parse_rule(line.rule, line.op));
+      rules_[std::string(line.op)].push_back(
+          std::make_unique<TileRule>(parse_rule(line.rule, line.op)));
     }
   }
 
-  const TileRule* find(const OpTraits& op) {
+  // Those of an op, in the order of the table.
+  std::vector<const TileRule*> of(const OpTraits& op) {
+    const std::lock_guard lock(mutex_);
+    auto [it, fresh] = by_op_.try_emplace(op.id);
+    if (fresh) {
+      it->second = find(op);
+    }
+    return it->second;
+  }
+
+  void add(const std::string& op, TileRule rule) {
+    const std::lock_guard lock(mutex_);
+    auto& known = rules_[op];
+    TORCH_CHECK_VALUE(known.empty() || !known.back()->conditions.empty(), "[tile_rule] ", op,
+                      " has a rule already");
+    known.push_back(std::make_unique<TileRule>(std::move(rule)));
+    by_op_.clear();
+  }
+
+ private:
+  std::vector<const TileRule*> find(const OpTraits& op) const {
     const std::string functional = functional_form(op);
     for (const std::string& name :
          {op.name, functional, base_name(op, false), base_name(op, true)}) {
       if (auto it = rules_.find(name); it != rules_.end()) {
-        return fits(it->second, op) ? &it->second : nullptr;
+        std::vector<const TileRule*> fitting;
+        for (const auto& rule : it->second) {
+          if (fits(*rule, op)) {
+            fitting.push_back(rule.get());
+          }
+        }
+        if (!fitting.empty()) {
+          return fitting;
+        }
       }
     }
     static const TileRule pointwise = parse_rule("pointwise", "pointwise");
     for (const std::string_view name : kNotPointwise) {
       if (base_name(op, false) == name) {
-        return nullptr;
+        return {};
       }
     }
-    return op.op.hasTag(at::Tag::pointwise) || has_pointwise_tag(functional) ? &pointwise : nullptr;
+    if (op.op.hasTag(at::Tag::pointwise) || has_pointwise_tag(functional)) {
+      return {&pointwise};
+    }
+    return {};
   }
 
-  void add(const std::string& op, TileRule rule) {
-    const bool fresh = rules_.emplace(op, std::move(rule)).second;
-    TORCH_CHECK_VALUE(fresh, "[tile_rule] ", op, " has a rule already");
-  }
-
-  std::mutex mutex;
-  std::unordered_map<uint64_t, const TileRule*> by_op;  // OpTraits::id -> rule
-
- private:
-  std::unordered_map<std::string, TileRule> rules_;
+  std::mutex mutex_;
+  std::unordered_map<uint64_t, std::vector<const TileRule*>> by_op_;  // OpTraits::id -> rules
+  std::unordered_map<std::string, std::vector<std::unique_ptr<TileRule>>> rules_;
 };
 
 Rules& rules() {
@@ -255,41 +339,62 @@ std::string_view without_overload(std::string_view name) {
 }
 
 // Raises unless each of these ops exists with an overload that its rule fits.
-void check_lines(const std::unordered_map<std::string_view, TileRule>& lines) {
-  std::unordered_map<std::string_view, bool> fitting;  // of the ops that exist
+void check_lines(const std::vector<std::pair<std::string_view, TileRule>>& lines) {
+  std::unordered_multimap<std::string_view, size_t> numbers;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    numbers.emplace(lines[i].first, i);
+  }
+  std::vector<std::optional<bool>> fitting(lines.size());  // of the ops that exist
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     const std::string full = c10::toString(name);
     for (const std::string_view key : {std::string_view(full), without_overload(full)}) {
-      if (auto line = lines.find(key); line != lines.end()) {
-        const OpTraits traits(*c10::Dispatcher::singleton().findSchema(name));
-        fitting[line->first] |= fits(line->second, traits);
-        break;
+      const auto [first, last] = numbers.equal_range(key);
+      if (first == last) {
+        continue;
       }
+      const OpTraits traits(*c10::Dispatcher::singleton().findSchema(name));
+      for (auto number = first; number != last; ++number) {
+        const size_t i = number->second;
+        fitting[i] = fitting[i].value_or(false) || fits(lines[i].second, traits);
+      }
+      break;
     }
   }
-  for (const auto& [op, rule] : lines) {
-    TORCH_CHECK_VALUE(fitting.count(op) > 0, "[tile_rule] there is no op ", op);
-    TORCH_CHECK_VALUE(fitting[op], "[tile_rule] the rule of ", op, " has ", rule.inputs.size(),
-                      " inputs and ", rule.outputs.size(),
-                      " outputs, which no overload of the op has");
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const auto& [op, rule] = lines[i];
+    TORCH_CHECK_VALUE(fitting[i].has_value(), "[tile_rule] there is no op ", op);
+    TORCH_CHECK_VALUE(*fitting[i], "[tile_rule] the rule of ", op, " has ", rule.inputs.size(),
+                      " inputs, ", rule.outputs.size(), " outputs and ", rule.conditions.size(),
+                      " conditions, which fit no overload of the op");
   }
 }
 
 }  // namespace
 
-const TileRule* rule_of(const OpTraits& op) {
-  const std::lock_guard lock(rules().mutex);
-  if (auto it = rules().by_op.find(op.id); it != rules().by_op.end()) {
-    return it->second;
+const TileRule* rule_of(const Signature& signature) {
+  for (const TileRule* rule : rules().of(*signature.op)) {
+    if (std::all_of(rule->conditions.begin(), rule->conditions.end(),
+                    [&](const RuleCondition& c) { return c.holds(signature); })) {
+      return rule;
+    }
   }
-  return rules().by_op[op.id] = rules().find(op);
+  return nullptr;
+}
+
+bool has_rule(const OpTraits& op) {
+  return !rules().of(op).empty();
 }
 
 void check_rules() {
-  std::unordered_map<std::string_view, TileRule> lines;
+  std::vector<std::pair<std::string_view, TileRule>> lines;
+  std::unordered_set<std::string_view> complete;
   for (const TableLine& line : kTable) {
-    const bool fresh = lines.emplace(line.op, parse_rule(line.rule, line.op)).second;
-    TORCH_CHECK_VALUE(fresh, "[tile_rule] ", line.op, " stands twice in the table");
+    TORCH_CHECK_VALUE(complete.count(line.op) == 0, "[tile_rule] ", line.op,
+                      " stands in the table again after a rule without conditions");
+    lines.emplace_back(line.op, parse_rule(line.rule, line.op));
+    if (lines.back().second.conditions.empty()) {
+      complete.insert(line.op);
+    }
   }
   check_lines(lines);
 }
@@ -297,9 +402,7 @@ void check_rules() {
 void add_rule(const std::string& op, const std::string& text) {
   TileRule rule = parse_rule(text, op);
   check_lines({{op, rule}});
-  const std::lock_guard lock(rules().mutex);
   rules().add(op, std::move(rule));
-  rules().by_op.clear();
 }
 
 }  // namespace tiledev

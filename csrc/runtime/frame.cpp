@@ -182,7 +182,9 @@ void Frame::set_tile(int64_t begin, int64_t end) {
       }
     }
     if (step.extent_arg >= 0) {
-      frame.args[step.extent_arg] = (end - begin) * step.extent_factor;
+      const int64_t extent = (end - begin) * step.extent_factor;
+      c10::IValue& arg = frame.args[step.extent_arg];
+      arg = arg.isList() ? c10::IValue(std::vector<int64_t>{extent}) : c10::IValue(extent);
     }
   }
   tile_ = end - begin;
@@ -327,6 +329,12 @@ void combine_into(at::Tensor& acc, const at::Tensor& part, Combine combine) {
       break;
     case Combine::kAll:
       acc.logical_and_(part);
+      break;
+    case Combine::kHypot:
+      acc.hypot_(part);
+      break;
+    case Combine::kLogAddExp:
+      acc.copy_(acc.logaddexp(part));
       break;
     case Combine::kNone:
       TORCH_INTERNAL_ASSERT(false, "[tiledev] a partial result without a way to combine it");

@@ -17,6 +17,8 @@ def tile_rule(op: str, rule: str) -> None:
     The rule is a line of index notation (docs/architecture.md, Tile rules and axes): the op's
     tensor arguments in the order of its schema, an arrow, its results. Letters are axes; one that
     is missing on the right is reduced, and cut only if the rule says how the parts come together.
+    A rule that ends in `; if name=value` holds for calls with that argument (a number or a bool);
+    an op may have several, of which the first that holds counts, and at last one without.
 
     Args:
         op: the op's name, as `"mylib::op"` (all overloads) or `"mylib::op.overload"`.
