@@ -1,8 +1,10 @@
 // Where the tiles of each segment begin and end, and what they move.
 
 #include <algorithm>
+#include <cmath>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "compile/cost_model.h"
 #include "compile/pipeline.h"
@@ -24,7 +26,9 @@ bool is_own_product(const Step& step) {
 
 class Tiler {
  public:
-  Tiler(const CompileOptions& options, Segment& segment) : options_(options), segment_(segment) {}
+  // `share`: the segment's part of all the work that can run at the same time.
+  Tiler(const CompileOptions& options, Segment& segment, double share)
+      : options_(options), segment_(segment), share_(share) {}
 
   void run() {
     measure();
@@ -97,7 +101,14 @@ class Tiler {
           static_cast<int64_t>(segment_.flops / static_cast<double>(products_) / least.flops);
       tiles = std::min({tiles, std::max(most, workers), std::max(rows_ / least.rows, workers)});
     } else {
+      // Of many segments side by side each needs few tiles to keep all workers busy.
+      const auto fair =
+          static_cast<int64_t>(std::ceil(share_ * static_cast<double>(workers * kTilesPerWorker)));
+      tiles = std::max((cut_bytes_ + target - 1) / target, fair);
       tiles = std::min(tiles, std::max<int64_t>(1, segment_.work / kSmallWork));
+      if (fair < workers) {
+        return std::min(tiles, segment_.extent);
+      }
     }
     tiles = (tiles + workers - 1) / workers * workers;
     return std::min(tiles, segment_.extent);
@@ -127,6 +138,7 @@ class Tiler {
 
   const CompileOptions& options_;
   Segment& segment_;
+  double share_ = 1;
   int64_t cut_bytes_ = 0;
   int64_t products_ = 0;      // how many steps are products of matrices
   int64_t rows_ = INT64_MAX;  // of the shortest product that is cut by rows
@@ -135,11 +147,44 @@ class Tiler {
   bool partial_ = false;
 };
 
+// How many segments must run before each at least, one after the other.
+std::vector<size_t> depths(const Compilation& c) {
+  struct Touched {
+    size_t written = 0, read = 0;  // the depths at which segments that do may run next
+  };
+  std::vector<Touched> buffers(c.print.outlives.size() + c.internal_buffers);
+  std::vector<size_t> result;
+  for (const Segment& segment : c.plan.segments) {
+    size_t depth = 0;
+    for (const Step& step : segment.steps) {
+      for_each_view(step, [&](const View& view, size_t) {
+        const Touched& before = buffers[view.buffer];
+        depth = std::max({depth, before.written, view.written ? before.read : 0});
+      });
+    }
+    for (const Step& step : segment.steps) {
+      for_each_view(step, [&](const View& view, size_t) {
+        Touched& touched = buffers[view.buffer];
+        size_t& next = view.written ? touched.written : touched.read;
+        next = std::max(next, depth + 1);
+      });
+    }
+    result.push_back(depth);
+  }
+  return result;
+}
+
 }  // namespace
 
 void choose_tiles(Compilation& c) {
-  for (Segment& segment : c.plan.segments) {
-    Tiler(c.options, segment).run();
+  auto& segments = c.plan.segments;
+  const std::vector<size_t> depth = depths(c);
+  std::vector<double> time(segments.size() + 1);  // of all segments of a depth
+  for (size_t s = 0; s < segments.size(); ++s) {
+    time[depth[s]] += estimated_time(segments[s]);
+  }
+  for (size_t s = 0; s < segments.size(); ++s) {
+    Tiler(c.options, segments[s], estimated_time(segments[s]) / time[depth[s]]).run();
   }
 }
 
