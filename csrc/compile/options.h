@@ -21,7 +21,7 @@ enum class TilingMode : uint8_t {
 
 struct CompileOptions {
   int workers = 1;
-  bool deterministic = false;  // tiles must not depend on the number of workers
+  bool deterministic = false;  // nothing may depend on the number of workers
   TilingMode mode = TilingMode::kAuto;
   bool named = false;                         // some dimension of some buffer has a name
   std::map<std::string, AxisTiling> tilings;  // by the axis's name

@@ -58,6 +58,7 @@ PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print,
   Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, {}, 0, {}};
   c.plan.id = next_id.fetch_add(1, std::memory_order_relaxed);
   c.plan.node_count = nodes.size();
+  c.plan.deterministic = options.deterministic;
   for (const Pass& pass : kPasses) {
     pass.run(c);
     if (options.verify) {

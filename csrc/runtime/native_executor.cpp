@@ -341,7 +341,7 @@ void NativeExecutor::help(const TaskRef& task, size_t worker) {
 }
 
 // Whole ops use as many threads as they would outside of the executor, whatever else runs: timing
-// must not decide how a sum is rounded. Large ones take turns, since each has use for all cores.
+// must not decide how a sum is rounded; in deterministic plans they have one. Large ones take turns, since each has use for all cores.
 void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker, bool& last) {
   Instance& instance = *task.instance;
   const Segment& segment = instance.plan->segments[task.task];
@@ -353,7 +353,7 @@ void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker,
   const Unpinned unpinned(pinned_ && !segment.tiled(), static_cast<int>(worker));
   const Trace::Scope traced(trace_, worker, *instance.plan, task.task, unit);
   const TaskMemory::Scope memory(memory_);
-  set_intra_op_threads(segment.tiled() ? 1 : workers());
+  set_intra_op_threads(segment.tiled() || instance.plan->deterministic ? 1 : workers());
   last |= instance.tasks[task.task].run.run_unit(segment, instance.nodes, unit, worker,
                                                  {frames, task.task}, workers_[worker]->scratch,
                                                  memory_);

@@ -615,9 +615,7 @@ def test_the_same_run_twice_gives_the_same_bits(network):
     assert_equal_bits(runs[2], runs[0])
 
 
-# Convolutions and batch norms run whole, with ATen's threads: as on the CPU, how many there are
-# decides about the last bits.
-@pytest.mark.parametrize("network", [name for name in NETWORKS if name != "conv"])
+@pytest.mark.parametrize("network", NETWORKS)
 def test_deterministic_for_any_number_of_workers(network, deterministic):
     runs = []
     for workers in (1, 2, 4):
@@ -636,6 +634,26 @@ def test_deterministic_reductions_for_any_number_of_workers(deterministic):
     for workers in (1, 2, 3, 4):
         with context(workers):
             runs.append(on_device(body, values(4096, 256))[0])
+    for run in runs[1:]:
+        assert_equal_bits(run, runs[0])
+
+
+def test_deterministic_whole_ops_for_any_number_of_workers(deterministic):
+    # Each of these has other bits on the CPU with another number of threads.
+    def body(x, kernel, images):
+        return (
+            x[:10, :37] @ x[:37, :32],
+            torch.linalg.vector_norm(x, 3),
+            F.conv2d(images, kernel, groups=4),
+            torch.linalg.solve(x[:200, :200], x[:200, :30]),
+        )
+
+    runs = []
+    for workers in (1, 2, 3, 4):
+        with context(workers):
+            runs.append(
+                on_device(body, values(4096, 256), values(32, 4, 3, 3), values(1, 16, 32, 32))[0]
+            )
     for run in runs[1:]:
         assert_equal_bits(run, runs[0])
 
