@@ -153,7 +153,7 @@ class Lowering {
     Step step = whole(n);
     if (node.signature && !node.token && !resizes_input(*node.signature) &&
         !node.signature->needs_dispatch) {
-      if (split_foreach(c_, step)) {
+      if (split_foreach(c_, step) || split_fused(c_, step)) {
         return;
       }
       lower_out_form(step);

@@ -11,6 +11,8 @@ namespace tiledev {
 
 // `_foreach_*` ops: the op for one tensor, for each of the list. The step has no form yet.
 bool split_foreach(Compilation& c, const Step& step);
+// Fused optimizers: the step of each parameter.
+bool split_fused(Compilation& c, const Step& step);
 // Losses with a reduction: the sum of a tile's losses, and what follows from it at the end.
 bool split_loss(Compilation& c, Step& step);
 // Batch norm in evaluation, with weight and bias: an op with one result. (The other two are empty.)
