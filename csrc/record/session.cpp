@@ -362,9 +362,35 @@ void Session::wait_for(const std::vector<BufferPtr>& buffers, bool for_write) {
   }
   for (const auto& buffer : buffers) {
     if (buffer->poisoned()) {
-      throw_error(buffer->error);
+      throw_error(buffer->error, other_failures(executor, *buffer->error));
     }
   }
+}
+
+// What else has failed so far, or is about to: whoever hears of one failure hears of all of them,
+// and a later wait for something else has nothing to say. Empty if the failure was reported before.
+std::vector<std::shared_ptr<RunError>> Session::other_failures(
+    const std::shared_ptr<Executor>& executor, RunError& error) {
+  std::vector<std::shared_ptr<RunError>> others;
+  if (executor == nullptr || error.reported.load(std::memory_order_acquire)) {
+    return others;
+  }
+  {
+    const WithoutInterpreter released;
+    executor->drain(0, interruptible);
+  }
+  error.reported.store(true, std::memory_order_release);
+  return unreported(*executor);
+}
+
+std::vector<std::shared_ptr<RunError>> Session::unreported(Executor& executor) {
+  std::vector<std::shared_ptr<RunError>> failed;
+  for (auto& error : executor.take_errors()) {
+    if (!error->reported.exchange(true)) {
+      failed.push_back(std::move(error));
+    }
+  }
+  return failed;
 }
 
 void Session::note_host_writes(const std::vector<BufferPtr>& buffers) {
@@ -385,12 +411,7 @@ void Session::wait_all() {
     const WithoutInterpreter released;
     executor->drain(0, interruptible);
   }
-  std::vector<std::shared_ptr<RunError>> failed;
-  for (auto& error : executor->take_errors()) {
-    if (!error->reported.exchange(true)) {
-      failed.push_back(std::move(error));
-    }
-  }
+  auto failed = unreported(*executor);
   if (!failed.empty()) {
     const auto first = failed.front();
     failed.erase(failed.begin());

@@ -142,6 +142,10 @@ class Session {
   static uint64_t tiling_word(const CompileOptions& options);
   void submit_compiled();  // needs the lock
   void throttle();
+  // Failures that no wait has reported; they count as reported now.
+  static std::vector<std::shared_ptr<RunError>> unreported(Executor& executor);
+  static std::vector<std::shared_ptr<RunError>> other_failures(
+      const std::shared_ptr<Executor>& executor, RunError& error);
   // `others` failed at the same time and will not be raised.
   [[noreturn]] void throw_error(const std::shared_ptr<RunError>& error,
                                 const std::vector<std::shared_ptr<RunError>>& others = {});

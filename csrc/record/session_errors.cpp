@@ -2,6 +2,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
@@ -68,9 +69,13 @@ void Session::throw_error(const std::shared_ptr<RunError>& error,
                           const std::vector<std::shared_ptr<RunError>>& others) {
   error->reported.store(true, std::memory_order_release);
   if (!error->described.exchange(true)) {
+    constexpr size_t kNamed = 5;
     std::string context = describe(*error);
-    for (const auto& other : others) {
-      context += "\nAlso: " + describe(*other);
+    for (size_t i = 0; i < std::min(others.size(), kNamed); ++i) {
+      context += "\nAlso: " + describe(*others[i]);
+    }
+    if (others.size() > kNamed) {
+      context += "\nAlso: " + std::to_string(others.size() - kNamed) + " more ops";
     }
     error->exception = with_context(error->exception, buffers_, context);
   }

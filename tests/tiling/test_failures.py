@@ -166,6 +166,71 @@ def test_a_failing_gradient():
     torch.testing.assert_close(x.detach().cpu(), rows())
 
 
+# ---- told once ----------------------------------------------------------------------------------
+
+
+def test_two_failures_of_a_plan_and_a_readout():
+    """A readout raises its own failure and tells of the other; other waits raise none."""
+    x, bad = rows().to(DEVICE), index([3000]).to(DEVICE)
+    tiledev.wait()
+    early = (x * 2).gather(1, bad[:, None])
+    late = x
+    for _ in range(20):
+        late = late.cumsum(0).softmax(1)
+    late = late.index_select(1, bad)  # long after the other
+    fine = (x * 3).relu()
+    tiledev.execute()
+    with pytest.raises(RuntimeError, match="gather") as caught:
+        early.cpu()
+    assert "Also: [aten::index_select" in str(caught.value)
+    for _ in range(2):
+        tiledev.wait()
+    torch.testing.assert_close(fine.cpu(), (rows() * 3).relu())
+    for lost, error in ((late, "index_select"), (early, "gather"), (late + 1, "index_select")):
+        with pytest.raises((RuntimeError, IndexError), match=error):
+            lost.cpu()
+    tiledev.wait()
+    assert_goes_on()
+
+
+def test_failures_of_plans_in_flight_and_a_readout():
+    x, bad = rows().to(DEVICE), index([3000]).to(DEVICE)
+    tiledev.wait()
+    kept = []
+    for _ in range(3):
+        kept.append((x * 2).gather(1, bad[:, None]))
+        tiledev.execute()
+    with pytest.raises(RuntimeError, match="gather"):
+        kept[1].cpu()
+    tiledev.wait()
+    for lost in kept:
+        with pytest.raises(RuntimeError, match="gather"):
+            lost.cpu()
+    assert_goes_on()
+
+
+def test_a_failure_that_comes_after_the_readout_is_raised():
+    x, bad = rows().to(DEVICE), index([3000]).to(DEVICE)
+    with pytest.raises(RuntimeError, match="gather"):
+        (x * 2).gather(1, bad[:, None]).cpu()
+    lost = x.index_select(1, bad)
+    with pytest.raises((RuntimeError, IndexError), match="index_select"):
+        tiledev.wait()
+    del lost
+    assert_goes_on()
+
+
+def test_many_failures_are_counted():
+    x, bad = rows().to(DEVICE), index([3000]).to(DEVICE)
+    kept = [(x * n).gather(1, bad[:, None]) for n in range(9)]
+    with pytest.raises(RuntimeError, match="gather") as caught:
+        tiledev.wait()
+    text = str(caught.value)
+    assert text.count("Also: [aten::gather") == 5
+    assert "Also: 3 more ops" in text
+    del kept
+
+
 # ---- in place -----------------------------------------------------------------------------------
 
 
@@ -302,6 +367,32 @@ def test_out_of_memory_in_training_and_a_smaller_batch(limited):
     model(rows()[:1024].to(DEVICE)).square().mean().backward()
     for mine, theirs in zip(model.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(mine.grad.cpu(), theirs.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_after_a_caught_error_the_rest_of_the_step_says_nothing(limited):
+    """Several ops of a step find no memory; a smaller step follows."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(256, 256).to(DEVICE)
+    optimizer = torch.optim.Adam(model.parameters())
+    tiledev.wait()
+
+    def step(number, copies):
+        optimizer.zero_grad()
+        big = rows()[:number].to(DEVICE).repeat(copies, 1)
+        loss = (model(big).sort(-1)[0] + big.cumsum(0)).square().mean()
+        noise = [big.flip(0).cumprod(0), big.sort(0)]
+        loss.backward()
+        optimizer.step()
+        del noise
+        return loss.item()
+
+    with pytest.raises(torch.OutOfMemoryError):
+        step(ROWS, 16)
+    gc.collect()
+    tiledev.wait()
+    assert all(p.isfinite().all().item() for p in model.parameters())
+    assert step(64, 1) > 0
+    tiledev.wait()
 
 
 def test_scratch_that_the_system_does_not_have_is_an_error_too():
