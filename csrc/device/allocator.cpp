@@ -23,7 +23,7 @@ class Allocator final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t nbytes) override {
     Session::get().check_usable();
-    return make_data_ptr(Session::get().buffers().create(nbytes));
+    return make_data_ptr(make_buffer(nbytes));
   }
 
   void copy_data(void*, const void*, std::size_t) const override {

@@ -16,10 +16,11 @@ class AddressSpace {
   AddressSpace(const AddressSpace&) = delete;
   AddressSpace& operator=(const AddressSpace&) = delete;
 
-  // Throws an out-of-memory error when the range is exhausted.
+  // 0 if the range has no room for so many bytes.
   uintptr_t allocate(size_t nbytes);
   void release(uintptr_t address, size_t nbytes);
   bool contains(uintptr_t address) const;
+  size_t nbytes() const { return end_ - begin_; }  // of the range
 
  private:
   static constexpr int kClasses = 48;

@@ -7,6 +7,12 @@
 
 namespace tiledev {
 
+namespace {
+
+constexpr const char* kNoMore = "but the system has no more. Free tensors";
+
+}  // namespace
+
 Buffer::Buffer(BufferPool* pool, size_t nbytes)
     : pool_(pool), id_(pool->next_id()), nbytes_(nbytes), address_(pool->enlist(*this, nbytes)) {}
 
@@ -16,9 +22,14 @@ Buffer::~Buffer() {
 }
 
 uintptr_t BufferPool::enlist(Buffer& buffer, size_t nbytes) {
-  counters_.live_buffers.fetch_add(1, std::memory_order_relaxed);
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   const uintptr_t address = addresses_.allocate(nbytes);
+  if (address == 0) {
+    lock.unlock();
+    refuse(nbytes, "but there are addresses for " + readable_nbytes(addresses_.nbytes()) +
+                       " in all. Free tensors");
+  }
+  counters_.live_buffers.fetch_add(1, std::memory_order_relaxed);
   buffer.previous_ = nullptr;
   buffer.next_ = first_;
   if (first_ != nullptr) {
@@ -76,7 +87,7 @@ void BufferPool::set_limit(int64_t nbytes) {
 void BufferPool::charge(size_t nbytes) {
   const int64_t most = limit() == kNoLimit ? kNoLimit : limit() - counters_.work.current();
   if (!counters_.allocated.add_within(static_cast<int64_t>(nbytes), most)) {
-    refuse(nbytes, true);
+    refuse_by_limit(nbytes);
   }
   counters_.buffers.add(1);
 }
@@ -94,11 +105,11 @@ size_t BufferPool::cache_room() const {
 
 c10::DataPtr BufferPool::take_for_work(size_t nbytes) {
   if (static_cast<int64_t>(nbytes) > room()) {
-    refuse(nbytes, true);
+    refuse_by_limit(nbytes);
   }
   c10::DataPtr data = host_memory_.try_allocate(nbytes, cache_room());
   if (!data && nbytes > 0) {
-    refuse(nbytes, false);
+    refuse(nbytes, kNoMore);
   }
   return data;
 }
@@ -109,25 +120,24 @@ c10::Storage BufferPool::allocate(size_t nbytes) {
   if (!data && nbytes > 0) {
     counters_.allocated.remove(static_cast<int64_t>(nbytes));
     counters_.buffers.remove(1);
-    refuse(nbytes, false);
+    refuse(nbytes, kNoMore);
   }
   // A task may resize the storage, with this allocator.
   return c10::Storage(c10::Storage::use_byte_size_t{}, nbytes, std::move(data), &host_memory_,
                       /*resizable=*/true);
 }
 
-void BufferPool::refuse(size_t nbytes, bool by_limit) {
+void BufferPool::refuse_by_limit(size_t nbytes) {
+  refuse(nbytes, "but memory_limit is " + readable_nbytes(static_cast<size_t>(limit())) +
+                     ". Free tensors, or raise the limit (tiledev.init_context)");
+}
+
+void BufferPool::refuse(size_t nbytes, const std::string& why) {
   counters_.failures.fetch_add(1, std::memory_order_relaxed);
   const auto allocated = static_cast<size_t>(counters_.allocated.current());
-  std::string text = "[tiledev] out of memory: asked for " + readable_nbytes(nbytes) + ", with " +
-                     readable_nbytes(allocated) + " allocated, ";
-  if (by_limit) {
-    text += "but memory_limit is " + readable_nbytes(static_cast<size_t>(limit())) +
-            ". Free tensors, or raise the limit (tiledev.init_context)";
-  } else {
-    text += "but the system has no more. Free tensors";
-  }
-  throw OutOfMemory(std::move(text), largest());
+  throw OutOfMemory("[tiledev] out of memory: asked for " + readable_nbytes(nbytes) + ", with " +
+                        readable_nbytes(allocated) + " allocated, " + why,
+                    largest());
 }
 
 const c10::Storage& Buffer::memory() {
@@ -151,7 +161,7 @@ void Buffer::adopt(c10::Storage memory) {
 
 void Buffer::check_room() const {
   if (!has_memory() && static_cast<int64_t>(nbytes_) > pool_->room()) {
-    pool_->refuse(nbytes_, true);
+    pool_->refuse_by_limit(nbytes_);
   }
 }
 

@@ -115,6 +115,7 @@ class BufferPool {
  public:
   static constexpr int64_t kNoLimit = INT64_MAX;
 
+  // Throws OutOfMemory if there is no address for it.
   BufferPtr create(size_t nbytes) { return c10::make_intrusive<Buffer>(this, nbytes); }
   const AddressSpace& addresses() const { return addresses_; }
   MemoryCounters& counters() { return counters_; }
@@ -137,7 +138,7 @@ class BufferPool {
   friend class Buffer;
   static constexpr size_t kMutexes = 16;
 
-  // Give a buffer its address and take it back.
+  // Give a buffer its address and take it back. Throws OutOfMemory.
   uintptr_t enlist(Buffer& buffer, size_t nbytes);
   void delist(Buffer& buffer, size_t nbytes);
   // Counts bytes that a buffer gets; throws OutOfMemory if they are too many.
@@ -145,7 +146,8 @@ class BufferPool {
   c10::Storage allocate(size_t nbytes);  // charges as well
   int64_t room() const;                  // what the limit leaves
   size_t cache_room() const;
-  [[noreturn]] void refuse(size_t nbytes, bool by_limit);
+  [[noreturn]] void refuse(size_t nbytes, const std::string& why);
+  [[noreturn]] void refuse_by_limit(size_t nbytes);
   std::mutex& memory_mutex(uint64_t id) { return memory_mutexes_[id % kMutexes]; }
 
   AddressSpace addresses_;

@@ -51,7 +51,7 @@ std::vector<LiveBuffer> OutOfMemory::take_largest() {
 }
 
 std::string readable_nbytes(size_t nbytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB"};
+  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB"};
   if (nbytes < 1024) {
     return std::to_string(nbytes) + " B";
   }

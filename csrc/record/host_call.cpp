@@ -186,12 +186,7 @@ class HostCallRunner {
 
 void run_on_host(const OpTraits& traits, torch::jit::Stack* stack) {
   Session::get().check_usable();
-  try {
-    HostCallRunner(traits, stack).run();
-  } catch (OutOfMemory& error) {
-    name_largest_buffers(error);
-    throw;
-  }
+  with_largest_buffers([&] { HostCallRunner(traits, stack).run(); });
 }
 
 void fall_back(const OpTraits& traits, torch::jit::Stack* stack, const char* reason) {
@@ -214,12 +209,8 @@ void move_indices_to_device(const OpTraits& traits, torch::jit::Stack* stack) {
 
 at::Tensor host_alias(const at::Tensor& tensor) {
   const auto& impl = *tensor.unsafeGetTensorImpl();
-  try {
-    return host_view(buffer_of(impl).memory(), meta_of(impl), impl.storage_offset());
-  } catch (OutOfMemory& error) {
-    name_largest_buffers(error);
-    throw;
-  }
+  return with_largest_buffers(
+      [&] { return host_view(buffer_of(impl).memory(), meta_of(impl), impl.storage_offset()); });
 }
 
 at::Tensor read_out(const at::Tensor& tensor) {

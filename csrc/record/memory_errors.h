@@ -8,4 +8,15 @@ namespace tiledev {
 // interpreter's lock: not for workers, and not under the session's lock.
 void name_largest_buffers(OutOfMemory& error);
 
+// f(), whose out-of-memory errors name them.
+template <typename F>
+auto with_largest_buffers(F&& f) {
+  try {
+    return f();
+  } catch (OutOfMemory& error) {
+    name_largest_buffers(error);
+    throw;
+  }
+}
+
 }  // namespace tiledev

@@ -10,6 +10,8 @@
 #include <ATen/ops/baddbmm_meta_dispatch.h>
 #include <ATen/ops/bmm_meta_dispatch.h>
 #include <ATen/ops/cat_meta_dispatch.h>
+#include <ATen/ops/cumprod_meta_dispatch.h>
+#include <ATen/ops/cumsum_meta_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/mean_meta_dispatch.h>
@@ -76,6 +78,8 @@ const Kernels& kernels() {
       {"aten::amax", TILEDEV_KERNEL(at::meta::amax)},
       {"aten::amin", TILEDEV_KERNEL(at::meta::amin)},
       {"aten::cat", TILEDEV_KERNEL(at::meta::cat)},
+      {"aten::cumsum", TILEDEV_KERNEL(at::meta::cumsum)},
+      {"aten::cumprod", TILEDEV_KERNEL(at::meta::cumprod)},
       {"aten::_softmax", TILEDEV_KERNEL(at::meta::_softmax)},
       {"aten::_softmax_backward_data", TILEDEV_KERNEL(at::meta::_softmax_backward_data)},
       {"aten::_log_softmax", TILEDEV_KERNEL(at::meta::_log_softmax)},

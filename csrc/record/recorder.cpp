@@ -9,6 +9,7 @@
 
 #include "record/bridge.h"
 #include "record/host_call.h"
+#include "record/memory_errors.h"
 #include "record/ops.h"
 #include "record/session.h"
 #include "record/storage.h"
@@ -221,7 +222,7 @@ void record(OpState& state, torch::jit::Stack* stack) {
   Results results;
   try {
     CallView call(traits, torch::jit::last(*stack, traits.args.size()));
-    Recording(state, call, location).run(results);
+    with_largest_buffers([&] { Recording(state, call, location).run(results); });
   } catch (const CannotRecord& why) {
     if (why.cause && !Session::get().settings().cpu_fallback) {
       std::rethrow_exception(why.cause);

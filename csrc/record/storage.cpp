@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "record/memory_errors.h"
 #include "record/recorder.h"
 #include "record/session.h"
 
@@ -24,6 +25,10 @@ c10::Allocator* device_allocator() {
 }
 
 }  // namespace
+
+BufferPtr make_buffer(size_t nbytes) {
+  return with_largest_buffers([nbytes] { return Session::get().buffers().create(nbytes); });
+}
 
 c10::DataPtr make_data_ptr(BufferPtr buffer) {
   buffer->set_external(true);
@@ -73,7 +78,7 @@ BufferPtr buffer_ptr(const c10::TensorImpl& tensor) {
 void resize_storage(c10::StorageImpl& storage, size_t nbytes) {
   TORCH_CHECK(storage.resizable(), "Trying to resize storage that is not resizable");
   const auto old = BufferPtr::reclaim_copy(&buffer_of(storage));
-  auto fresh = Session::get().buffers().create(nbytes);
+  auto fresh = make_buffer(nbytes);
   const size_t kept = std::min(old->nbytes(), nbytes);
   c10::DataPtr data = make_data_ptr(fresh);
   if (kept > 0) {

@@ -13,6 +13,10 @@ inline bool on_device(const c10::TensorImpl& impl) {
   return impl.device_type() == kDevice;
 }
 
+// A buffer for a storage on the device. Its out-of-memory errors name the largest ones, so not
+// under the session's lock.
+BufferPtr make_buffer(size_t nbytes);
+
 // The data pointer of a storage on the device: the buffer's address, owning the buffer.
 c10::DataPtr make_data_ptr(BufferPtr buffer);
 

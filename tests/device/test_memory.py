@@ -1,6 +1,7 @@
 """The host memory behind tensors: its cache, its statistics, and what happens when it runs out."""
 
 import gc
+import re
 import threading
 
 import pytest
@@ -307,6 +308,18 @@ class TestLimit:
             torch.tiledev.set_per_process_memory_fraction(fraction)
 
 
+BEYOND = {
+    "empty": lambda: torch.empty(1 << 50, device="tiledev"),
+    "zeros": lambda: torch.zeros(1 << 46, dtype=torch.int8, device="tiledev"),
+    "storage": lambda: torch.UntypedStorage(1 << 50, device="tiledev"),
+    "resize_": lambda: zeros(3).resize_(1 << 50),
+    "a result": lambda: zeros(8).expand(1 << 44, 8).clone(),
+    "out=": lambda: torch.add(zeros(1).expand(1 << 50), 1, out=zeros(0)),
+    "product": lambda: zeros(1, 1).expand(1 << 44, 1) @ zeros(1, 1 << 10),
+    "cumsum": lambda: zeros(1).expand(1 << 44).cumsum(0),
+}
+
+
 class TestTheSystemHasNoMore:
     """16 TiB: within the addresses of the device, beyond the memory of any host."""
 
@@ -327,6 +340,18 @@ class TestTheSystemHasNoMore:
         del huge
         assert (small + 1).tolist() == [1, 1, 1]
 
-    def test_beyond_the_addresses(self):
-        with pytest.raises(torch.OutOfMemoryError, match="address range"):
-            torch.empty(1 << 46, dtype=torch.int8, device="tiledev")
+    @pytest.mark.parametrize("what", BEYOND)
+    def test_beyond_the_addresses(self, what):
+        """The call itself is refused, in the words of all such errors."""
+        small = zeros(1 << 20)
+        support.synchronize()
+        live = torch.tiledev.memory_stats()["active.all.current"]
+        with pytest.raises(torch.OutOfMemoryError) as caught:
+            BEYOND[what]()
+        text = str(caught.value)
+        assert re.search(r"out of memory: asked for \d+\.\d [TP]iB, with .* allocated", text)
+        assert "addresses for" in text
+        assert re.search(rf"largest live tensors.*4\.0 MiB .* at {__file__}:", text, re.DOTALL)
+        del caught, text
+        assert (small + 1).sum().item() == 1 << 20
+        assert torch.tiledev.memory_stats()["active.all.current"] <= live + 2
