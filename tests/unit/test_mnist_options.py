@@ -1,10 +1,17 @@
 """The command line of tiledev-mnist."""
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tiledev.tools.mnist_options import AxisTiling, axis_tiling, build_parser, parse_options
+from tiledev.tools.mnist_options import (
+    AxisTiling,
+    axis_tiling,
+    build_parser,
+    parse_options,
+    wrong_tiling,
+)
 
 
 def parse(*argv):
@@ -65,6 +72,8 @@ def test_all_flags():
         ("--axis-tiling batch=0", "the sizes '0' of axis group 'batch'"),
         ("--axis-tiling batch=4,,4", "the sizes '4,,4' of axis group 'batch'"),
         ("--axis-tiling batch=4,-1", "the sizes '4,-1' of axis group 'batch'"),
+        (f"--axis-tiling batch={2**63}", "of axis group 'batch' are more than any axis has"),
+        ("--axis-tiling batch=1.5", "the sizes '1.5' of axis group 'batch'"),
         ("--axis-tiling b=4 --axis-tiling b=5", "axis group 'b' is given twice"),
         ("--restrict-cpu --restrict-cuda", "not allowed with argument --restrict-cpu"),
         ("--plot", "argument --plot: needs --output-dir"),
@@ -82,3 +91,25 @@ def test_bad_values(capsys, arguments, message):
 
 def test_axis_tiling_keeps_order():
     assert axis_tiling("rows=3,1,2") == AxisTiling("rows", (3, 1, 2))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        ("--axis-tiling batch=100,200", None),
+        ("--axis-tiling batch=7 --axis-tiling hidden=100,156 --axis-tiling classes=99", None),
+        ("--axis-tiling features=700,84 --axis-tiling classes=3,7", None),
+        ("--axis-tiling batch=10,40 --batch-size 100 --grad-accum-steps 2", None),
+        ("--axis-tiling batch=10,40 --batch-size 50", None),
+        ("--axis-tiling batch=100,100", "100,100 of axis group 'batch' add up to 200.* extent 300"),
+        ("--axis-tiling batch=10,54 --batch-size 64", "add up to 64, .* extent 44 and 64;"),
+        ("--axis-tiling batch=2,31 --batch-size 99 --grad-accum-steps 3", "extent 1 and 33;"),
+        ("--axis-tiling hidden=1,2", "'hidden' add up to 3, .* extent 256; pass sizes that add up"),
+        ("--axis-tiling rows=4", "no axis group 'rows'; .* batch, classes, features, hidden"),
+        ("--depth 1 --axis-tiling hidden=4", "no axis group 'hidden'; .* batch, classes, features"),
+    ],
+)
+def test_wrong_tilings(arguments, wrong):
+    found = wrong_tiling(parse(*arguments.split()), images=300, pixels=784, classes=10)
+    assert (found is None) == (wrong is None), found
+    assert wrong is None or re.search(wrong, found)

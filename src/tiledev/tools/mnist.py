@@ -14,6 +14,7 @@ from tiledev.tools.mnist_options import (
     Options,
     build_parser,
     parse_options,
+    wrong_tiling,
 )
 from tiledev.tools.mnist_report import disagree, print_report, write_plot, write_results
 from tiledev.tools.mnist_train import Phase, train
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"argument --grad-accum-steps: {options.grad_accum_steps} parts of "
             f"{len(data)} images: make it smaller"
         )
+    if wrong := wrong_tiling(options, len(data), data.images.shape[1], CLASSES):
+        parser.error(f"argument --axis-tiling: {wrong}")
     phases = _train_all(data, options)
     print_report(phases)
     _write(phases, options)

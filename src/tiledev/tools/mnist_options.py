@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["AxisTiling", "Options", "axis_tiling", "build_parser", "parse_options"]
+__all__ = [
+    "AxisTiling",
+    "Options",
+    "axis_tiling",
+    "build_parser",
+    "parse_options",
+    "wrong_tiling",
+]
 
 DESCRIPTION = """\
 Trains DeepReLU, a multi-layer perceptron without biases, on MNIST: with PyTorch on the CPU and
@@ -18,6 +25,7 @@ on the device tiledev, from the same weights, and compares losses, weights, time
 Exits with 1 if the two do not agree."""
 
 DEFAULT_DOWNLOAD_DIR = Path("data/mnist")
+LARGEST_SIZE = 2**63 - 1
 # Options that say something about the device tiledev only: attribute, flag.
 DEVICE_ONLY = {
     "ncpu": "--ncpu",
@@ -114,7 +122,12 @@ def axis_tiling(text: str) -> AxisTiling:
             f"the sizes {sizes!r} of axis group {name!r} are not whole numbers from 1, "
             "with commas between them"
         )
-    return AxisTiling(name, tuple(int(size) for size in sizes.split(",")))
+    tiling = AxisTiling(name, tuple(int(size) for size in sizes.split(",")))
+    if sum(tiling.sizes) > LARGEST_SIZE:
+        raise argparse.ArgumentTypeError(
+            f"the sizes {sizes!r} of axis group {name!r} are more than any axis has"
+        )
+    return tiling
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -155,6 +168,43 @@ def parse_options(parser: argparse.ArgumentParser, argv: Sequence[str] | None = 
             if getattr(options, attribute) != parser.get_default(attribute):
                 parser.error(f"argument {flag}: needs --device tiledev")
     return options
+
+
+def wrong_tiling(options: Options, images: int, pixels: int, classes: int) -> str | None:
+    """Says what is wrong with the tiles asked for, given the extents of the axes; None if nothing.
+
+    Args:
+        options: the command line.
+        images: how many there are to train on.
+        pixels: of an image.
+        classes: of images.
+    """
+    extents = {"batch": _parts(options, images), "features": {pixels}, "classes": {classes}}
+    if options.depth > 1:
+        extents["hidden"] = {options.hidden_dim}
+    for tiling in options.axis_tiling:
+        if tiling.name not in extents:
+            known = ", ".join(sorted(extents))
+            return f"there is no axis group {tiling.name!r}; the model has {known}"
+        total = sum(tiling.sizes)
+        if len(tiling.sizes) > 1 and extents[tiling.name] != {total}:
+            found = " and ".join(map(str, sorted(extents[tiling.name])))
+            return (
+                f"the sizes {','.join(map(str, tiling.sizes))} of axis group {tiling.name!r} add "
+                f"up to {total}, but the axis has extent {found}; pass sizes that add up to it, "
+                "or one number for tiles of that size"
+            )
+    return None
+
+
+def _parts(options: Options, images: int) -> set[int]:
+    """The numbers of images that go through the model at once."""
+    batch = min(options.batch_size or images, images)
+    found = set()
+    for size in (batch, images % batch):
+        part = -(-size // options.grad_accum_steps)
+        found |= {part, size % part} if part else set()
+    return found - {0}
 
 
 def _add_training(group: argparse._ArgumentGroup) -> None:
