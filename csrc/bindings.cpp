@@ -229,8 +229,7 @@ PYBIND11_MODULE(_C, m) {
                                     : explain_text(*plan);
         }));
   m.def("set_axis_group_name",
-        torch::wrap_pybind_function([](const at::Tensor& tensor,
-                                       const std::vector<std::pair<int64_t, std::string>>& names) {
+        torch::wrap_pybind_function([](const at::Tensor& tensor, const Session::AxisNames& names) {
           session().name_axes(*tensor.unsafeGetTensorImpl(), names);
         }));
   m.def("set_axis_group_tiling",

@@ -44,10 +44,16 @@ std::vector<uint32_t> index_accesses(const std::vector<Node>& nodes) {
 }  // namespace
 
 std::vector<AxisGroup> pending_axis_groups(const std::vector<Node>& nodes) {
-  const Fingerprint print = fingerprint(nodes, 0, false);
+  Fingerprint print = fingerprint(nodes, 0, false);
+  const uint32_t* access = print.accesses.data();
+  for (const Node& node : nodes) {
+    for_each_access(node, [&](const Buffer& buffer, bool, bool, bool) {
+      print.outlives[*access++] = buffer.external();  // the pending nodes do not count
+    });
+  }
   const CompileOptions options;
   Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, {}, 0, {}};
-  c.live.assign(nodes.size(), 1);
+  find_dead_nodes(c);
   lower_nodes(c);
   return find_axis_groups(c);
 }

@@ -24,7 +24,7 @@ struct Compilation {
   Plan plan;
 };
 
-// The nodes as they stand, taken apart and none of them dropped: for looking at axis groups.
+// The groups of the nodes as they stand, but for those whose results nobody can see any more.
 std::vector<AxisGroup> pending_axis_groups(const std::vector<Node>& nodes);
 
 // Compiles a list of nodes. With `options.verify` the plan is checked after every pass.

@@ -124,6 +124,14 @@ class BufferPool {
   uint64_t next_id() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
   // The live buffer at an address, or null. Walks all of them: for rare needs only.
   c10::intrusive_ptr<Buffer> find(uintptr_t address);
+  // Calls f(buffer) for each live buffer; f may not make or release any.
+  template <typename F>
+  void for_each(F&& f) {
+    const std::lock_guard lock(mutex_);
+    for (Buffer* buffer = first_; buffer != nullptr; buffer = buffer->next_) {
+      f(*buffer);
+    }
+  }
   // The live buffers that have the most memory, largest first.
   std::vector<LiveBuffer> largest();
 

@@ -4,6 +4,7 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -44,14 +45,43 @@ uint64_t Session::tiling_word(const CompileOptions& options) {
   return word;
 }
 
-void Session::name_axes(const c10::TensorImpl& tensor,
-                        const std::vector<std::pair<int64_t, std::string>>& names) {
+namespace {
+
+int64_t span_of(const c10::TensorImpl& tensor, int64_t dim) {
+  return tensor.strides()[dim] * tensor.sizes()[dim] * static_cast<int64_t>(tensor.itemsize());
+}
+
+// The name that the dimension had, or an empty one.
+std::string take_axis_name(Buffer& buffer, const c10::TensorImpl& tensor, int64_t dim) {
+  auto& names = buffer.axis_names;
+  const auto found = std::find_if(names.begin(), names.end(), [&](const AxisName& axis) {
+    return tensor.sizes()[dim] > 1 && axis.span == span_of(tensor, dim);
+  });
+  if (found == names.end()) {
+    return {};
+  }
+  const std::string name = found->name;
+  names.erase(found);
+  return name;
+}
+
+}  // namespace
+
+void Session::name_axes(const c10::TensorImpl& tensor, const AxisNames& names) {
   const std::lock_guard lock(mutex_);
   Buffer& buffer = buffer_of(tensor);
   const auto before = buffer.axis_names;
+  std::set<std::string> taken;
   try {
     for (const auto& [dim, name] : names) {
-      name_axis(buffer, tensor, dim, name);
+      if (!name) {
+        taken.insert(take_axis_name(buffer, tensor, dim));
+      }
+    }
+    for (const auto& [dim, name] : names) {
+      if (name) {
+        name_axis(buffer, tensor, dim, *name);
+      }
     }
     pending_axis_groups(graph_.nodes());  // do two names meet?
   } catch (...) {
@@ -60,12 +90,34 @@ void Session::name_axes(const c10::TensorImpl& tensor,
   }
   for (const auto& [dim, name] : names) {
     const int64_t extent = tensor.sizes()[dim];
-    if (extent == 1) {
-      axis_extents_.emplace(name, extent);  // says nothing about the others of this name
-    } else {
-      axis_extents_[name] = extent;
+    if (name && extent == 1) {
+      axis_extents_.emplace(*name, extent);  // says nothing about the others of this name
+    } else if (name) {
+      axis_extents_[*name] = extent;
     }
   }
+  for (const std::string& name : taken) {
+    forget_unused_name(name);
+  }
+}
+
+// A name that no dimension has from the user himself goes from those that ops gave it to, too.
+void Session::forget_unused_name(const std::string& name) {
+  bool used = false;
+  buffers_.for_each([&](const Buffer& buffer) {
+    for (const AxisName& axis : buffer.axis_names) {
+      used |= axis.given && axis.name == name;
+    }
+  });
+  if (used) {
+    return;
+  }
+  buffers_.for_each([&](Buffer& buffer) {
+    auto& names = buffer.axis_names;
+    names.erase(std::remove_if(names.begin(), names.end(),
+                               [&](const AxisName& axis) { return axis.name == name; }),
+                names.end());
+  });
 }
 
 void Session::name_axis(Buffer& buffer, const c10::TensorImpl& tensor, int64_t dim,
@@ -77,7 +129,7 @@ void Session::name_axis(Buffer& buffer, const c10::TensorImpl& tensor, int64_t d
   if (const auto tiling = tilings_.find(name); tiling != tilings_.end()) {
     tile_sizes(name, tiling->second, extent);
   }
-  const int64_t span = tensor.strides()[dim] * extent * static_cast<int64_t>(tensor.itemsize());
+  const int64_t span = span_of(tensor, dim);
   if (span == 0) {
     return;  // expanded: does not move through the buffer
   }

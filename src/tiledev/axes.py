@@ -48,18 +48,21 @@ class AxisGroup:
     members: int
 
 
-def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str]) -> None:
+def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str | None]) -> None:
     """Names the axis groups of dimensions of a tensor.
 
     A name holds for all tensors that ops tie to this dimension, in later graphs too: naming the
     input's rows and the weights' dimensions once is enough for forward, backward, the optimizer's
-    state and all later steps. One name may stand on several groups. A dimension of
-    extent 1, or one that `expand` made, cannot be cut: a name for it is fine, and has no effect.
+    state and all later steps on these tensors. A new tensor has no name until an op ties it to one
+    that has: an input that is made anew for each step (`x.to("tiledev")`) is named in each step.
+    One name may stand on several groups. A dimension of extent 1, or one that `expand` made, cannot
+    be cut: a name for it is fine, and has no effect.
 
     Args:
         tensor: a tensor on tiledev.
-        names: dimension -> name; negative dimensions count from the end. All hold or, on an error,
-            none.
+        names: dimension -> name; negative dimensions count from the end. None takes the name of a
+            dimension back; when you named no other dimension so, tensors that ops tied to it lose
+            the name as well. All hold or, on an error, none.
 
     Raises:
         TypeError: `tensor` is not on tiledev, or a key or name is of the wrong type.
@@ -70,6 +73,7 @@ def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str]) -> None:
     Example:
         >>> x = torch.ones(4, 3, device="tiledev")
         >>> tiledev.set_axis_group_name(x, {0: "batch"})
+        >>> tiledev.set_axis_group_name(x, {0: None})  # and back
     """
     call = "set_axis_group_name"
     if not isinstance(tensor, torch.Tensor) or tensor.device.type != "tiledev":
@@ -78,15 +82,15 @@ def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str]) -> None:
     named = []
     for dim, name in names.items():
         index = _as_int(dim)
-        if index is None or not isinstance(name, str):
-            raise TypeError(f"[{call}] got {{{dim!r}: {name!r}}}; pass {{dimension: 'name'}}")
+        if index is None or not (name is None or isinstance(name, str)):
+            raise TypeError(f"[{call}] got {{{dim!r}: {name!r}}}; pass {{dimension: name or None}}")
         if not -tensor.dim() <= index < tensor.dim():
             allowed = f"pass {-tensor.dim()} to {tensor.dim() - 1}"
             raise IndexError(
                 f"[{call}] got dimension {index} for a tensor of {tensor.dim()} dimensions; "
                 + (allowed if tensor.dim() else "it has none that could be named")
             )
-        if not name:
+        if name == "":
             raise ValueError(f"[{call}] got an empty name for dimension {index}")
         named.append((index % tensor.dim(), name))
     _C.set_axis_group_name(tensor, named)

@@ -308,6 +308,96 @@ class TestGroups:
         assert "tiled=1/2" in out
         assert y is not None
 
+    def test_what_nobody_can_see_any_more_is_in_no_group(self):
+        x, w = torch.randn(6, 4, device=DEVICE), torch.randn(4, 3, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "seen"})
+        tiledev.wait()
+        kept = x * 2
+        want = tiledev.axis_groups()
+        lost = (torch.ones(7, 4, device=DEVICE) @ w).softmax(1)
+        assert len(tiledev.axis_groups()) > len(want)
+        del lost
+        assert tiledev.axis_groups() == want
+        del kept
+        assert tiledev.axis_groups() == []
+        assert "axis_groups=0" in tiledev.format_axis_groups()
+
+    def test_what_it_is_made_from_stays(self):
+        x = torch.randn(6, 4, device=DEVICE)
+        tiledev.wait()
+        y = (x * 2).relu().sum()  # the intermediate ones have no tensors
+        assert sorted(group.members for group in tiledev.axis_groups()) == [3, 3]
+        del y
+
+
+class TestTakingNamesBack:
+    def test_another_name(self):
+        x = torch.randn(6, 4, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "first", 1: "kept"})
+        tiledev.wait()
+        tiledev.set_axis_group_name(x, {0: None})
+        y = x * 2
+        assert {group.name for group in tiledev.axis_groups()} == {None, "kept"}
+        tiledev.set_axis_group_name(x, {-2: "second"})
+        assert {group.name for group in tiledev.axis_groups()} == {"second", "kept"}
+        torch.testing.assert_close(y.cpu(), x.cpu() * 2)
+
+    def test_what_ops_tied_loses_the_name(self):
+        x, w = torch.randn(6, 4, device=DEVICE), torch.randn(6, 3, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "left"})
+        y = x.relu()
+        tiledev.wait()
+        tiledev.set_axis_group_name(w, {0: "right"})
+        tiledev.set_axis_group_name(x, {0: None})
+        z = y.t() @ w  # 'left' and 'right' would meet
+        assert [group.name for group in tiledev.axis_groups() if group.extent == 6] == ["right"]
+        torch.testing.assert_close(z.cpu(), y.cpu().t() @ w.cpu())
+
+    def test_it_stays_where_another_tensor_was_named(self):
+        x, w = torch.randn(6, 4, device=DEVICE), torch.randn(6, 3, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "both"})
+        tiledev.set_axis_group_name(w, {0: "both"})
+        y = w.relu()
+        tiledev.wait()
+        tiledev.set_axis_group_name(x, {0: None})
+        z = y * 2
+        assert {group.name for group in tiledev.axis_groups()} == {None, "both"}
+        del z
+
+    def test_tiles_are_automatic_again(self):
+        x = torch.randn(512, 256, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "cut"})
+        tiledev.set_axis_group_tiling("cut", [12, 100, 400])
+        y = (x * 2).relu()
+        tiledev.wait()
+        assert "3 tiles of" in tiledev.explain()
+        tiledev.set_axis_group_name(x, {0: None})
+        del y
+        again = (x * 2).relu()
+        tiledev.wait()
+        assert "3 tiles of" not in tiledev.explain()
+        del again
+
+    def test_dimensions_without_a_name(self):
+        x = torch.randn(1, 6, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: None, 1: None})
+        tiledev.set_axis_group_name(x.expand(3, 6), {0: None})
+        tiledev.set_axis_group_name(x, {1: "named"})
+        tiledev.set_axis_group_name(x, {0: None})  # of extent 1, with the span of the other
+        y = x + 1
+        assert "named" in {group.name for group in tiledev.axis_groups()}
+        assert y is not None
+
+    def test_all_or_none(self):
+        x, w = torch.randn(6, 4, device=DEVICE), torch.randn(6, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "rows", 1: "columns"})
+        tiledev.set_axis_group_name(w, {0: "rows"})
+        y = x * w[:, None]
+        with pytest.raises(ValueError, match=r"'lines'[\s\S]*'rows'|'rows'[\s\S]*'lines'"):
+            tiledev.set_axis_group_name(x, {1: None, 0: "lines"})
+        assert {group.name for group in tiledev.axis_groups()} == {"rows", "columns"}
+        assert y is not None
+
 
 class TestErrors:
     def test_two_names_for_one_dimension(self):
