@@ -22,8 +22,14 @@ bool split_select_backward(Compilation& c, const Step& step);
 // A large `cat`: a copy of each input into its part of the result.
 bool split_cat(Compilation& c, Step& step);
 
+// The functional form of an op with out= arguments, where that is the same.
+void lower_out_form(Step& step);
 // Which call a step makes.
 void choose_form(Step& step);
+// `gather` and `scatter`, once their form is known: the part of a tensor that they can touch.
+void narrow_to_index(Step& step);
+
+bool is_complex(const Step& step);
 
 // A step whose first arguments are these tensors, all in order.
 Step make_step(uint32_t node, const char* name, const char* overload, const char* callee_overload,

@@ -93,8 +93,8 @@ struct Plan {
   std::vector<PlanEntry> entries;
   std::vector<PlanExit> exits;
   std::vector<PlanName> names;
-  bool deterministic = false;  // ops that run whole have one thread, for any number of workers
-  int64_t temporary_bytes = 0;                       // the most that live at a time, scratch apart
+  bool deterministic = false;   // ops that run whole have one thread, for any number of workers
+  int64_t temporary_bytes = 0;  // the most that live at a time, scratch apart
   mutable std::shared_ptr<PlanCompanion> companion;  // the executor's; set before the first run
 };
 

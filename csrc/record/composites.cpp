@@ -205,6 +205,16 @@ bool all_dims(const Tensor& self, at::OptionalIntArrayRef dim) {
   return std::find(named.begin(), named.end(), false) == named.end();
 }
 
+double degrees_of_freedom(const Tensor& self, const std::optional<at::Scalar>& correction) {
+  return static_cast<double>(self.numel()) - (correction ? correction->toDouble() : 1.0);
+}
+
+// ATen warns where no degree of freedom is left.
+bool composed(const Tensor& self, at::OptionalIntArrayRef dim,
+              const std::optional<at::Scalar>& correction) {
+  return large(self) && all_dims(self, dim) && degrees_of_freedom(self, correction) > 0;
+}
+
 // Mean, and sum of squared deviations over n - correction.
 std::pair<Tensor, Tensor> moments(const Tensor& self, const std::optional<at::Scalar>& correction,
                                   bool keepdim) {
@@ -212,16 +222,15 @@ std::pair<Tensor, Tensor> moments(const Tensor& self, const std::optional<at::Sc
   std::iota(dims.begin(), dims.end(), 0);
   const Tensor mean = self.mean(dims, keepdim);
   const Tensor deviation = self - mean;
-  const double count =
-      static_cast<double>(self.numel()) - (correction ? correction->toDouble() : 1.0);
-  Tensor variance = (deviation * deviation).sum(dims, keepdim).div_(std::max(count, 0.0));
+  Tensor variance =
+      (deviation * deviation).sum(dims, keepdim).div_(degrees_of_freedom(self, correction));
   return {std::move(variance), mean};
 }
 
 Tensor var(const Tensor& self, at::OptionalIntArrayRef dim,
            const std::optional<at::Scalar>& correction, bool keepdim) {
   static OpState& state = state_of("aten::var", "correction");
-  if (large(self) && all_dims(self, dim)) {
+  if (composed(self, dim, correction)) {
     return moments(self, correction, keepdim).first;
   }
   return record_op(state, self, dim, correction, keepdim).back().toTensor();
@@ -230,7 +239,7 @@ Tensor var(const Tensor& self, at::OptionalIntArrayRef dim,
 Tensor std_deviation(const Tensor& self, at::OptionalIntArrayRef dim,
                      const std::optional<at::Scalar>& correction, bool keepdim) {
   static OpState& state = state_of("aten::std", "correction");
-  if (large(self) && all_dims(self, dim)) {
+  if (composed(self, dim, correction)) {
     return moments(self, correction, keepdim).first.sqrt_();
   }
   return record_op(state, self, dim, correction, keepdim).back().toTensor();
@@ -239,7 +248,7 @@ Tensor std_deviation(const Tensor& self, at::OptionalIntArrayRef dim,
 std::tuple<Tensor, Tensor> var_mean(const Tensor& self, at::OptionalIntArrayRef dim,
                                     const std::optional<at::Scalar>& correction, bool keepdim) {
   static OpState& state = state_of("aten::var_mean", "correction");
-  if (large(self) && all_dims(self, dim)) {
+  if (composed(self, dim, correction)) {
     return moments(self, correction, keepdim);
   }
   const auto results = record_op(state, self, dim, correction, keepdim);
@@ -249,7 +258,7 @@ std::tuple<Tensor, Tensor> var_mean(const Tensor& self, at::OptionalIntArrayRef 
 std::tuple<Tensor, Tensor> std_mean(const Tensor& self, at::OptionalIntArrayRef dim,
                                     const std::optional<at::Scalar>& correction, bool keepdim) {
   static OpState& state = state_of("aten::std_mean", "correction");
-  if (large(self) && all_dims(self, dim)) {
+  if (composed(self, dim, correction)) {
     auto [variance, mean] = moments(self, correction, keepdim);
     return {variance.sqrt_(), mean};
   }

@@ -341,7 +341,8 @@ void NativeExecutor::help(const TaskRef& task, size_t worker) {
 }
 
 // Whole ops use as many threads as they would outside of the executor, whatever else runs: timing
-// must not decide how a sum is rounded; in deterministic plans they have one. Large ones take turns, since each has use for all cores.
+// must not decide how a sum is rounded; in deterministic plans they have one. Large ones take
+// turns, since each has use for all cores.
 void NativeExecutor::run_unit(const TaskRef& task, uint32_t unit, size_t worker, bool& last) {
   Instance& instance = *task.instance;
   const Segment& segment = instance.plan->segments[task.task];

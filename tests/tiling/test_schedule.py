@@ -93,3 +93,16 @@ def test_tiles_stay_with_their_worker(traced):
         finally:
             tiledev.clear_axis_group_tiling("rows of a share")
     pytest.fail(f"{own} of {tiles} tiles ran on the worker that had them before")
+
+
+def test_many_small_segments_side_by_side_are_few_tasks(traced):
+    with context(2):
+        many = [on_device(200, 200) for _ in range(100)]
+        alone = on_device(200, 200)
+        tiledev.wait()
+        keep = []
+        tasks = traced(lambda: keep.extend((x * 2 + 1) * (x * 3 - 1) for x in many))
+        assert len(tasks) <= 200
+        assert len(traced(lambda: keep.append((alone * 2 + 1) * (alone * 3 - 1)))) >= 4
+        for x, y in zip(many, keep, strict=False):
+            torch.testing.assert_close(y, (x * 2 + 1) * (x * 3 - 1))
