@@ -1,5 +1,7 @@
 #include "record/result_order.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <optional>
 #include <vector>
@@ -82,10 +84,17 @@ std::vector<at::Tensor> flat_results(const StandInCall& call) {
   return flat;
 }
 
+// Operands that are cut down may not fit each other: what kernels say of it is nobody's concern.
+struct Silent final : c10::WarningHandler {
+  void process(const c10::Warning& /*warning*/) override {}
+};
+
 }  // namespace
 
 void correct_order(const CallView& call, Signature& signature) {
   std::vector<Open> open = open_results(signature);
+  Silent silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   for (const StandInCall::Limits& limits : kAttempts) {
     if (open.empty()) {
       return;
