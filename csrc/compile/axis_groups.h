@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "compile/options.h"
 #include "compile/step.h"
+#include "graph/axis_memory.h"
 
 namespace tiledev {
 
@@ -22,17 +22,17 @@ struct AxisGroup {
   int64_t extent = 0;            // as it was named; without a name, of the outermost factor
   std::string name;              // empty: nobody named it
   std::vector<int64_t> extents;  // that it was named with: several if one name stands on views
+  bool inherited = false;        // nobody gave the name to a member, nor did ops tie it to one
   std::vector<AxisKey> members;
 };
 
+struct FoundAxes {
+  std::vector<AxisGroup> groups;
+  std::map<uint32_t, AxisMemoryPtr> memories;  // by local buffer number: what it learns here
+};
+
 // The groups of a list of steps: union-find over what the tile rules say. Raises ValueError if two
-// different names meet.
-std::vector<AxisGroup> find_axis_groups(const Compilation& c);
-
-// The extent that these tiles refer to: the group's, or the one that the sizes add up to.
-int64_t tiled_extent(const AxisGroup& group, const AxisTiling& tiling);
-
-// The sizes of the tiles of an axis; raises ValueError if they do not add up to the extent.
-std::vector<int64_t> tile_sizes(const std::string& name, const AxisTiling& tiling, int64_t extent);
+// different names meet; where inherited ones do, the group has no name.
+FoundAxes find_axis_groups(const Compilation& c);
 
 }  // namespace tiledev

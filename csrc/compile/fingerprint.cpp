@@ -152,6 +152,19 @@ class BitWords {
   uint32_t begin_ = 0, count_ = 0;
 };
 
+// Calls f(word) for the names on a buffer, and those that it remembers.
+template <typename F>
+void for_each_name_word(const Buffer& buffer, F&& f) {
+  for (const AxisName& axis : buffer.axis_names) {
+    f(std::hash<std::string>{}(axis.name));
+    f(static_cast<uint64_t>(axis.span));
+    f(static_cast<uint64_t>(axis.extent) * 4 + static_cast<uint64_t>(axis.level));
+  }
+  if (buffer.axis_memory) {
+    f(buffer.axis_memory->hash());
+  }
+}
+
 // Calls f(word, source) for the words of a fingerprint, whose buffers are known.
 template <typename F>
 void for_each_word(const std::vector<Node>& nodes, const Fingerprint& print, uint64_t options,
@@ -173,13 +186,8 @@ void for_each_word(const std::vector<Node>& nodes, const Fingerprint& print, uin
       const uint32_t number = print.accesses[at];
       if (number == known) {
         ++known;
-        for (const AxisName& axis : buffer.axis_names) {
-          if (named) {
-            f(std::hash<std::string>{}(axis.name), Source{Kind::kName, n, at});
-            f(static_cast<uint64_t>(axis.span), Source{Kind::kName, n, at});
-            f(static_cast<uint64_t>(axis.extent) * 2 + (axis.given ? 1 : 0),
-              Source{Kind::kName, n, at});
-          }
+        if (named) {
+          for_each_name_word(buffer, [&](uint64_t word) { f(word, Source{Kind::kName, n, at}); });
         }
       }
       f(number, Source{Kind::kAccess, n, at++});

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "compile/axis_tiles.h"
+
 namespace tiledev {
 
 NamedTilings::NamedTilings(const Compilation& c) {
@@ -9,16 +11,16 @@ NamedTilings::NamedTilings(const Compilation& c) {
     return;
   }
   for (const AxisGroup& group : c.groups) {
-    const auto asked = c.options.tilings.find(group.name);
-    if (group.name.empty() || asked == c.options.tilings.end()) {
+    const std::vector<int64_t> sizes = chosen_tiles(c.groups, group, c.options.tilings);
+    if (sizes.empty()) {
       continue;
     }
     auto tiling = std::make_unique<NamedTiling>();
-    tiling->extent = tiled_extent(group, asked->second);
     tiling->bounds = {0};
-    for (const int64_t size : tile_sizes(group.name, asked->second, tiling->extent)) {
+    for (const int64_t size : sizes) {
       tiling->bounds.push_back(tiling->bounds.back() + size);
     }
+    tiling->extent = tiling->bounds.back();
     for (const AxisKey& member : group.members) {
       by_axis_[member] = tiling.get();
     }

@@ -55,7 +55,7 @@ std::vector<AxisGroup> pending_axis_groups(const std::vector<Node>& nodes) {
   Compilation c{nodes, print, options, index_accesses(nodes), {}, {}, {}, 0, {}};
   find_dead_nodes(c);
   lower_nodes(c);
-  return find_axis_groups(c);
+  return find_axis_groups(c).groups;
 }
 
 PlanPtr compile(const std::vector<Node>& nodes, const Fingerprint& print,

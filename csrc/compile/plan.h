@@ -77,6 +77,12 @@ struct PlanName {
   AxisName axis;
 };
 
+// What a buffer remembers when the plan has run.
+struct PlanMemory {
+  AccessRef buffer;
+  AxisMemoryPtr memory;
+};
+
 // What an executor keeps with a plan between its runs.
 struct PlanCompanion {
   virtual ~PlanCompanion() = default;
@@ -93,6 +99,7 @@ struct Plan {
   std::vector<PlanEntry> entries;
   std::vector<PlanExit> exits;
   std::vector<PlanName> names;
+  std::vector<PlanMemory> memories;  // that differ from what the buffers remembered before
   bool deterministic = false;   // ops that run whole have one thread, for any number of workers
   int64_t temporary_bytes = 0;  // the most that live at a time, scratch apart
   mutable std::shared_ptr<PlanCompanion> companion;  // the executor's; set before the first run

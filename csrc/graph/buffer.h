@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "graph/address_space.h"
+#include "graph/axis_memory.h"
 #include "graph/host_memory.h"
 #include "graph/memory_counters.h"
 #include "graph/out_of_memory.h"
@@ -37,12 +38,19 @@ struct ExecutorState {
   virtual ~ExecutorState() = default;
 };
 
-// A name that a user gave to a dimension of a buffer, whatever view of it he looked at.
+// Where the name of a dimension comes from. What is stronger replaces what is weaker.
+enum class NameLevel : uint8_t {
+  kInherited,  // from a dimension that stood in its place before (AxisMemory)
+  kTied,       // from a dimension that ops tie to this one
+  kGiven,      // from the user
+};
+
+// A name of a dimension of a buffer, whatever view of it was looked at.
 struct AxisName {
   int64_t span = 0;    // stride times size, in bytes
   int64_t extent = 0;  // of the axis as it was named: what the sizes of its tiles refer to
   std::string name;
-  bool given = false;  // by the user; otherwise it came from a dimension that ops tie to this one
+  NameLevel level = NameLevel::kTied;
 };
 
 // The memory behind one storage. It is created without memory; memory appears when the first node
@@ -86,7 +94,8 @@ class Buffer final : public c10::intrusive_ptr_target {
   uint64_t mark = 0;            // scratch of one pass over the graph: pass number ...
   uint32_t mark_index = 0;      // ... and value
   std::vector<AxisName> axis_names;
-  Origin origin;  // complete before the buffer has memory
+  AxisMemoryPtr axis_memory;  // names of other operands beside it
+  Origin origin;              // complete before the buffer has memory
   std::unique_ptr<ExecutorState> executor_state;
 
  private:

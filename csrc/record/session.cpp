@@ -230,6 +230,9 @@ void Session::compile_nodes(std::vector<Node> nodes) {
   for (const PlanName& name : plan->names) {
     add_axis_name(resolve(nodes, name.buffer), name.axis);
   }
+  for (const PlanMemory& learned : plan->memories) {
+    resolve(nodes, learned.buffer).axis_memory = learned.memory;
+  }
   last_plan_ = plan;
   nodes_dropped_ += static_cast<int64_t>(plan->dropped.size());
   if (settings_.verbose > 0) {
@@ -298,6 +301,7 @@ void Session::reset_graph() {
       nodes.push_back(std::move(node));
     }
     over_limit_.store(false, std::memory_order_relaxed);
+    forget_inherited_names();
   }
   const auto error = lost_value("reset_graph", "the node that computes this value was discarded");
   for (const Node& node : nodes) {

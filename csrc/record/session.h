@@ -86,8 +86,8 @@ class Session {
   // Plans made from now on; those made before are forgotten.
   void set_tiling_mode(TilingMode mode);
 
-  // Names dimensions of a tensor, all or none; nothing takes a name back. Raises ValueError if an
-  // axis group has another name.
+  // Names dimensions of a tensor, all or none; without a name, takes theirs back. Raises ValueError
+  // if an axis group has another name.
   using AxisNames = std::vector<std::pair<int64_t, std::optional<std::string>>>;
   void name_axes(const c10::TensorImpl& tensor, const AxisNames& names);
   void set_axis_tiling(const std::string& name, AxisTiling tiling);
@@ -139,6 +139,7 @@ class Session {
   void name_axis(Buffer& buffer, const c10::TensorImpl& tensor, int64_t dim,
                  const std::string& name);
   void forget_unused_name(const std::string& name);  // needs the lock
+  void forget_inherited_names();                     // needs the lock; also what is remembered
   void compile_nodes(std::vector<Node> nodes);       // needs the lock
   // Stands for the options in a fingerprint.
   static uint64_t tiling_word(const CompileOptions& options);

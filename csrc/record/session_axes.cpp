@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 #include <set>
 
 #include "compile/axis_groups.h"
+#include "compile/axis_tiles.h"
 #include "compile/pipeline.h"
 #include "record/session.h"
 #include "record/storage.h"
@@ -19,7 +21,9 @@ namespace tiledev {
 void add_axis_name(Buffer& buffer, const AxisName& axis) {
   for (AxisName& known : buffer.axis_names) {
     if (known.span == axis.span) {
-      if (axis.given || (!known.given && known.name == axis.name)) {
+      const bool renewed =
+          axis.level == known.level && (axis.level == NameLevel::kGiven || axis.name == known.name);
+      if (axis.level > known.level || renewed) {
         known = axis;
       }
       return;
@@ -51,6 +55,31 @@ int64_t span_of(const c10::TensorImpl& tensor, int64_t dim) {
   return tensor.strides()[dim] * tensor.sizes()[dim] * static_cast<int64_t>(tensor.itemsize());
 }
 
+// The name that pending nodes give to a dimension without one, because others had it in its place.
+std::string inherited_name(const std::vector<Node>& nodes, const Buffer& buffer, int64_t span) {
+  std::set<const Buffer*> before;  // as many as its local number
+  bool found = false;
+  for (const Node& node : nodes) {
+    for_each_access(node, [&](const Buffer& other, bool, bool, bool) {
+      found |= &other == &buffer;
+      if (!found) {
+        before.insert(&other);
+      }
+    });
+  }
+  if (!found) {
+    return {};
+  }
+  const AxisKey key{static_cast<uint32_t>(before.size()), span};
+  for (const AxisGroup& group : pending_axis_groups(nodes)) {
+    const auto& members = group.members;
+    if (group.inherited && std::find(members.begin(), members.end(), key) != members.end()) {
+      return group.name;
+    }
+  }
+  return {};
+}
+
 // The name that the dimension had, or an empty one.
 std::string take_axis_name(Buffer& buffer, const c10::TensorImpl& tensor, int64_t dim) {
   auto& names = buffer.axis_names;
@@ -75,7 +104,13 @@ void Session::name_axes(const c10::TensorImpl& tensor, const AxisNames& names) {
   try {
     for (const auto& [dim, name] : names) {
       if (!name) {
-        taken.insert(take_axis_name(buffer, tensor, dim));
+        std::string had = take_axis_name(buffer, tensor, dim);
+        if (had.empty() && tensor.sizes()[dim] > 1) {
+          had = inherited_name(graph_.nodes(), buffer, span_of(tensor, dim));
+        }
+        if (!had.empty()) {
+          taken.insert(std::move(had));
+        }
       }
     }
     for (const auto& [dim, name] : names) {
@@ -101,12 +136,13 @@ void Session::name_axes(const c10::TensorImpl& tensor, const AxisNames& names) {
   }
 }
 
-// A name that no dimension has from the user himself goes from those that ops gave it to, too.
+// A name that no dimension has from the user himself goes from those that ops gave it to, too, and
+// nobody inherits it any more.
 void Session::forget_unused_name(const std::string& name) {
   bool used = false;
   buffers_.for_each([&](const Buffer& buffer) {
     for (const AxisName& axis : buffer.axis_names) {
-      used |= axis.given && axis.name == name;
+      used |= axis.level == NameLevel::kGiven && axis.name == name;
     }
   });
   if (used) {
@@ -117,6 +153,21 @@ void Session::forget_unused_name(const std::string& name) {
     names.erase(std::remove_if(names.begin(), names.end(),
                                [&](const AxisName& axis) { return axis.name == name; }),
                 names.end());
+    buffer.axis_memory = forget(buffer.axis_memory, name);
+  });
+}
+
+void Session::forget_inherited_names() {
+  if (axis_extents_.empty()) {
+    return;
+  }
+  buffers_.for_each([&](Buffer& buffer) {
+    auto& names = buffer.axis_names;
+    names.erase(
+        std::remove_if(names.begin(), names.end(),
+                       [](const AxisName& axis) { return axis.level == NameLevel::kInherited; }),
+        names.end());
+    buffer.axis_memory.reset();
   });
 }
 
@@ -134,12 +185,13 @@ void Session::name_axis(Buffer& buffer, const c10::TensorImpl& tensor, int64_t d
     return;  // expanded: does not move through the buffer
   }
   for (const AxisName& known : buffer.axis_names) {
-    TORCH_CHECK_VALUE(known.span != span || known.name == name,
-                      "[set_axis_group_name] got the name '", name, "' for dimension ", dim,
-                      " of a tensor whose axis group has the name '", known.name,
-                      "' already; an axis group has one name");
+    TORCH_CHECK_VALUE(
+        known.span != span || known.name == name || known.level == NameLevel::kInherited,
+        "[set_axis_group_name] got the name '", name, "' for dimension ", dim,
+        " of a tensor whose axis group has the name '", known.name,
+        "' already; an axis group has one name");
   }
-  add_axis_name(buffer, {span, extent, name, true});
+  add_axis_name(buffer, {span, extent, name, NameLevel::kGiven});
 }
 
 void Session::set_axis_tiling(const std::string& name, AxisTiling tiling) {
@@ -179,13 +231,12 @@ Session::GroupReport Session::axis_groups() {
     for_each_access(node, [&](const Buffer& b, bool, bool, bool) { buffers.insert(&b); });
   }
   report.tensors = buffers.size();
-  for (AxisGroup& group : pending_axis_groups(graph_.nodes())) {
-    GroupInfo info;
-    if (const auto tiling = tilings_.find(group.name); tiling != tilings_.end()) {
-      group.extent = tiled_extent(group, tiling->second);
-      info.tiles = tile_sizes(group.name, tiling->second, group.extent);
+  const std::vector<AxisGroup> groups = pending_axis_groups(graph_.nodes());
+  for (const AxisGroup& group : groups) {
+    GroupInfo info{group, chosen_tiles(groups, group, tilings_)};
+    if (!info.tiles.empty()) {
+      info.group.extent = std::accumulate(info.tiles.begin(), info.tiles.end(), int64_t{0});
     }
-    info.group = std::move(group);
     report.groups.push_back(std::move(info));
   }
   return report;

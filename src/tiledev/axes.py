@@ -52,17 +52,23 @@ def set_axis_group_name(tensor: torch.Tensor, names: Mapping[int, str | None]) -
     """Names the axis groups of dimensions of a tensor.
 
     A name holds for all tensors that ops tie to this dimension, in later graphs too: naming the
-    input's rows and the weights' dimensions once is enough for forward, backward, the optimizer's
-    state and all later steps on these tensors. A new tensor has no name until an op ties it to one
-    that has: an input that is made anew for each step (`x.to("tiledev")`) is named in each step.
+    first input's rows and the weights' dimensions once is enough for forward, backward, the
+    optimizer's state and all later steps. A new input (`x.to("tiledev")`) inherits the names that
+    an earlier one had in the same place: as the same operand of the same op beside the same tensor,
+    such as a weight, named or not. Its extent may differ. A name that you give, or that ops tie
+    to one, goes before an inherited one; where two names were seen in one place, or would meet in
+    one group, nothing is inherited. Without another tensor, as in `(x * 2).sum()`, nothing is
+    either: name the input in each step. `reset_graph()` forgets what could be inherited.
+
     One name may stand on several groups. A dimension of extent 1, or one that `expand` made, cannot
     be cut: a name for it is fine, and has no effect.
 
     Args:
         tensor: a tensor on tiledev.
         names: dimension -> name; negative dimensions count from the end. None takes the name of a
-            dimension back; when you named no other dimension so, tensors that ops tied to it lose
-            the name as well. All hold or, on an error, none.
+            dimension back, also one that was inherited; when you named no other dimension so,
+            tensors that ops tied to it lose the name as well, and no later one inherits it. All
+            hold or, on an error, none.
 
     Raises:
         TypeError: `tensor` is not on tiledev, or a key or name is of the wrong type.

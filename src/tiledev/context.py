@@ -197,7 +197,8 @@ def reset_graph() -> None:
     """Forgets what is pending without running it.
 
     Tensors that the forgotten ops would have written can no longer be read, those that they would
-    have changed in place included.
+    have changed in place included. Names of axes that were given stay; what later tensors could
+    inherit is forgotten (see `set_axis_group_name`).
     """
     _C.reset_graph()
 
