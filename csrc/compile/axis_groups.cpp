@@ -158,7 +158,8 @@ class GroupFinder {
         const TensorMeta& meta = axes.metas[t];
         const int8_t d = axis.dims[t];
         const AxisPlace place{step.signature->op->id, static_cast<uint32_t>(beside),
-                              static_cast<uint32_t>(t), static_cast<uint32_t>(d)};
+                              static_cast<uint32_t>(t), static_cast<uint32_t>(d),
+                              static_cast<uint32_t>(meta.sizes.size())};
         neighbours_.push_back({buffer, place,
                                key(step.operands[t].buffer, span_of(meta, d), meta.sizes[d]),
                                meta.sizes[d]});

@@ -12,9 +12,9 @@ namespace {
 
 uint64_t hash_of(const std::vector<RememberedName>& names) {
   std::vector<uint64_t> words;
-  words.reserve(names.size() * 7);
+  words.reserve(names.size() * 8);
   for (const auto& [place, name, named, here] : names) {
-    words.insert(words.end(), {place.op, place.beside, place.operand, place.dimension,
+    words.insert(words.end(), {place.op, place.beside, place.operand, place.dimension, place.rank,
                                std::hash<std::string>{}(name), static_cast<uint64_t>(named),
                                static_cast<uint64_t>(here)});
   }

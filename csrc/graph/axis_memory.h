@@ -16,6 +16,7 @@ struct AxisPlace {
   uint32_t beside = 0;   // the operand that remembers
   uint32_t operand = 0;  // the one whose dimension it is
   uint32_t dimension = 0;
+  uint32_t rank = 0;  // of that operand: of another one it is in another role
 
   auto operator<=>(const AxisPlace&) const = default;
 };

@@ -7,6 +7,7 @@ cut as it was.
 import gc
 import json
 import math
+import random
 import threading
 
 import pytest
@@ -266,6 +267,17 @@ class TestReport:
         assert set(names()) == {None}
         del other
 
+    def test_another_number_of_dimensions_is_another_place(self):
+        mask = torch.randn(4, device=DEVICE)
+        x = torch.randn(6, 4, device=DEVICE)
+        tiledev.set_axis_group_name(x, {0: "rows"})
+        (x * mask).cpu()
+        other = torch.randn(2, 6, 4, device=DEVICE) * mask
+        assert set(names()) == {None}
+        x = torch.randn(7, 4, device=DEVICE) * mask
+        assert names()["rows"].extent == 7
+        del other, x
+
     def test_dimensions_that_cannot_be_cut(self):
         w = torch.randn(8, 6, device=DEVICE)
         x = torch.randn(12, 8, device=DEVICE)
@@ -505,3 +517,74 @@ def test_threads():
     for thread in threads:
         thread.join()
     assert not failures
+
+
+class RandomSteps:
+    """Steps over the same weights with new inputs, some dimensions of which get names."""
+
+    def __init__(self, seed, forget):
+        self.rng = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+        self.forget = forget
+        self.names = [f"{name} {seed} {forget}" for name in "abc"]
+        self.weights = [self.tensor(8, 8) for _ in range(3)]
+
+    def tensor(self, *shape):
+        host = torch.randn(*shape, generator=self.generator)
+        return host, host.to(DEVICE)
+
+    def step(self):
+        """Returns why names met, if they did; compares what was computed."""
+        rows = self.rng.choice([8, 8, 5])
+        made = [self.tensor(rows, 8) for _ in range(2)]
+        given = [
+            (tensor, {self.rng.randrange(2): self.rng.choice(self.names)})
+            for likely, tensors in ((0.05, self.weights), (0.4, made))
+            for _, tensor in tensors
+            if self.rng.random() < likely
+        ]
+        ops = [
+            (self.rng.randrange(5), self.rng.random(), self.rng.random(), self.rng.randrange(3))
+            for _ in range(5)
+        ]
+        sizes = self.rng.randint(1, 4)
+        try:
+            for tensor, axes in given:
+                tiledev.set_axis_group_name(tensor, axes)
+                tiledev.set_axis_group_tiling(next(iter(axes.values())), sizes)
+            values = self.run(made, ops)
+            tiledev.wait()
+        except ValueError as error:
+            tiledev.reset_graph()
+            return str(error).replace(str(self.forget), "")
+        for want, got in values:
+            torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
+        if self.forget:
+            tiledev.reset_graph()
+        return None
+
+    def run(self, values, ops):
+        values = list(values)
+        for op, left, right, weight in ops:
+            a, b = (values[int(at * len(values))] for at in (left, right))
+            w = self.weights[weight]
+            result = [
+                (a[0] @ w[0] / 8, a[1] @ w[1] / 8),
+                (a[0] @ w[0].t() / 8, a[1] @ w[1].t() / 8),
+                (a[0] + b[0], a[1] + b[1]),
+                (a[0].relu() + w[0][0], a[1].relu() + w[1][0]),
+                (a[0].softmax(-1), a[1].softmax(-1)),
+            ][op]
+            values.append(result)
+        return values
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_inherited_raises_nothing(seed):
+    """The same names meet as when nothing is remembered from step to step."""
+    met = []
+    for forget in (False, True):
+        steps = RandomSteps(seed, forget)
+        met.append([steps.step() for _ in range(6)])
+        tiledev.reset_graph()
+    assert met[0] == met[1]
