@@ -492,6 +492,36 @@ bool patch_dim(const Step& step, const StepAxes& before, StepAxes& after) {
 
 }  // namespace
 
+bool same_layout(const TensorMeta& a, const TensorMeta& b) {
+  if (a.sizes != b.sizes) {
+    return false;
+  }
+  for (size_t d = 0; d < a.sizes.size(); ++d) {
+    if (a.sizes[d] != 1 && a.strides[d] != b.strides[d]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+bool dense(const TensorMeta& meta) {
+  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;  // stride, size
+  for (size_t d = 0; d < meta.sizes.size(); ++d) {
+    if (meta.sizes[d] != 1) {
+      dims.emplace_back(meta.strides[d], meta.sizes[d]);
+    }
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t expected = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != expected) {
+      return false;
+    }
+    expected *= size;
+  }
+  return true;
+}
+
 std::optional<StepAxes> find_axes(const Step& step) {
   if (step.form == Step::Form::kNode || step.whole || step.alone) {
     return std::nullopt;

@@ -43,6 +43,12 @@ inline bool contiguous(const TensorMeta& meta) {
   return true;
 }
 
+// Whether two tensors have the same shape, and the same strides where they matter.
+bool same_layout(const TensorMeta& a, const TensorMeta& b);
+
+// Whether the elements lie without gaps and overlaps, in whatever order of dimensions.
+bool dense(const TensorMeta& meta);
+
 inline int64_t itemsize(const TensorMeta& meta) {
   return static_cast<int64_t>(c10::elementSize(meta.dtype));
 }

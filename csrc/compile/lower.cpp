@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -178,6 +179,20 @@ Step make_step(uint32_t node, const char* name, const char* overload, const char
 
 void add_constant(Step& step, c10::IValue value) {
   step.signature->args.push_back({ArgKind::kConstant, 0, 0, std::move(value)});
+}
+
+bool split_each(Compilation& c, uint32_t count,
+                const std::function<std::optional<Step>(uint32_t)>& make) {
+  std::vector<Step> parts;
+  for (uint32_t i = 0; i < count; ++i) {
+    auto part = make(i);
+    if (!part) {
+      return false;
+    }
+    parts.push_back(std::move(*part));
+  }
+  std::move(parts.begin(), parts.end(), std::back_inserter(c.steps));
+  return true;
 }
 
 void lower_nodes(Compilation& c) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "compile/pipeline.h"
@@ -37,6 +40,11 @@ Step make_step(uint32_t node, const char* name, const char* overload, const char
 void add_constant(Step& step, c10::IValue value);
 
 const OpTraits& traits_of(const c10::OperatorHandle& op);
+
+// Adds the parts that make(i) gives for the elements of an op's lists; none if there is one that it
+// does not give.
+bool split_each(Compilation& c, uint32_t count,
+                const std::function<std::optional<Step>(uint32_t)>& make);
 
 // Whether an op is large enough to be parted.
 inline bool worth_parting(const Compilation& c, const Step& step) {

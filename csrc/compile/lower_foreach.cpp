@@ -153,19 +153,10 @@ bool split_foreach(Compilation& c, const Step& whole) {
   if (!callee) {
     return false;
   }
-  const uint32_t count = whole.signature->args[0].count;
-  std::vector<Step> parts;
-  for (uint32_t i = 0; i < count; ++i) {
+  return split_each(c, whole.signature->args[0].count, [&](uint32_t i) {
     auto part = foreach_part(whole, *callee, i);
-    if (!part || !finish_part(whole, *part, i)) {
-      return false;
-    }
-    parts.push_back(std::move(*part));
-  }
-  for (Step& part : parts) {
-    c.steps.push_back(std::move(part));
-  }
-  return true;
+    return part && finish_part(whole, *part, i) ? part : std::nullopt;
+  });
 }
 
 }  // namespace tiledev

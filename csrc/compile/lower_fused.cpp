@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "compile/axes.h"
 #include "compile/lower.h"
 
 namespace tiledev {
@@ -23,36 +24,9 @@ std::optional<c10::OperatorHandle> one_tensor_form(const OpTraits& op) {
       {"tiledev::" + name.name.substr(name.name.find("::") + 2), name.overload_name});
 }
 
-// Whether the elements lie without gaps and overlaps, in whatever order of dimensions.
-bool dense(const TensorMeta& meta) {
-  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
-  for (size_t d = 0; d < meta.sizes.size(); ++d) {
-    if (meta.sizes[d] != 1) {
-      dims.emplace_back(meta.strides[d], meta.sizes[d]);
-    }
-  }
-  std::sort(dims.begin(), dims.end());
-  int64_t expected = 1;
-  for (const auto& [stride, size] : dims) {
-    if (stride != expected) {
-      return false;
-    }
-    expected *= size;
-  }
-  return true;
-}
-
 // ATen's kernels walk over the memory: elements are the same only where all lies in the same order.
 bool walk_together(const TensorMeta& a, const TensorMeta& b) {
-  if (a.sizes != b.sizes || a.dtype != b.dtype || b.conj || b.neg) {
-    return false;
-  }
-  for (size_t d = 0; d < a.sizes.size(); ++d) {
-    if (a.sizes[d] != 1 && a.strides[d] != b.strides[d]) {
-      return false;
-    }
-  }
-  return dense(b);
+  return same_layout(a, b) && a.dtype == b.dtype && !b.conj && !b.neg && dense(b);
 }
 
 // ATen's SGD on bfloat16 and float16 does not move what its vector loop takes (torch 2.13), so
@@ -143,18 +117,8 @@ bool split_fused(Compilation& c, const Step& whole) {
   if (!callee) {
     return false;
   }
-  std::vector<Step> parts;
-  for (uint32_t i = 0; i < whole.signature->args[0].count; ++i) {
-    auto part = FusedPart(whole, *callee).make(i);
-    if (!part) {
-      return false;
-    }
-    parts.push_back(std::move(*part));
-  }
-  for (Step& part : parts) {
-    c.steps.push_back(std::move(part));
-  }
-  return true;
+  return split_each(c, whole.signature->args[0].count,
+                    [&](uint32_t i) { return FusedPart(whole, *callee).make(i); });
 }
 
 }  // namespace tiledev

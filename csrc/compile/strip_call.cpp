@@ -21,44 +21,13 @@ std::string_view base_name(const OpTraits& op) {
   return !name.empty() && name.back() == '_' ? name.substr(0, name.size() - 1) : name;
 }
 
-bool same_layout(const TensorMeta& a, const TensorMeta& b) {
-  if (a.sizes != b.sizes) {
-    return false;
-  }
-  for (size_t d = 0; d < a.sizes.size(); ++d) {
-    if (a.sizes[d] != 1 && a.strides[d] != b.strides[d]) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Whether the elements fill their memory, each place once.
-bool dense(const TensorMeta& meta) {
-  c10::SmallVector<std::pair<int64_t, int64_t>, 5> dims;  // stride, size
-  for (size_t d = 0; d < meta.sizes.size(); ++d) {
-    if (meta.sizes[d] != 1) {
-      dims.emplace_back(meta.strides[d], meta.sizes[d]);
-    }
-  }
-  std::sort(dims.begin(), dims.end());
-  int64_t expected = 1;
-  for (const auto& [stride, size] : dims) {
-    if (stride != expected) {
-      return false;
-    }
-    expected *= size;
-  }
-  return meta.numel > 0;
-}
-
 bool plain_float(const TensorMeta& meta) {
   return meta.dtype == at::kFloat && !meta.neg && !meta.conj;
 }
 
 // Whether the tile of a view lies in memory without gaps.
 bool dense_tile(const View& view) {
-  return view.cut_dim >= 0 && plain_float(view.meta) && dense(view.meta) &&
+  return view.cut_dim >= 0 && plain_float(view.meta) && view.meta.numel > 0 && dense(view.meta) &&
          (view.scratch || view.span == view.meta.numel);
 }
 

@@ -10,6 +10,7 @@ void register_views(torch::Library& m);      // view, as_strided ..., set_, resi
 void register_transfers(torch::Library& m);  // copies from and to the host, item
 void register_composites(
     torch::Library& m);  // ops that PyTorch fuses for devices but not for the CPU
+void register_reductions(torch::Library& m);  // of all elements of a large tensor
 void register_sync_batch_norm(torch::Library& m);
 
 }  // namespace tiledev

@@ -24,6 +24,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, m) {
   register_views(m);
   register_transfers(m);
   register_composites(m);
+  register_reductions(m);
   register_sync_batch_norm(m);
 }
 

@@ -61,6 +61,15 @@ def shape_of_plan():
     return [(segment["ops"], segment["how"]) for segment in plan["segments"]]
 
 
+def remembered():
+    """An input whose rows have a name, and the weight that remembers it."""
+    w = torch.randn(8, 6, device=DEVICE)
+    x = torch.randn(12, 8, device=DEVICE)
+    tiledev.set_axis_group_name(x, {0: "rows"})
+    (x @ w).cpu()
+    return x, w
+
+
 class Training:
     """A loop over batches that are made anew, as a DataLoader makes them."""
 
@@ -279,10 +288,7 @@ class TestReport:
         del other, x
 
     def test_dimensions_that_cannot_be_cut(self):
-        w = torch.randn(8, 6, device=DEVICE)
-        x = torch.randn(12, 8, device=DEVICE)
-        tiledev.set_axis_group_name(x, {0: "rows"})
-        (x @ w).cpu()
+        _, w = remembered()
         for other in (torch.randn(1, 8, device=DEVICE), torch.randn(8, device=DEVICE).expand(5, 8)):
             y = other @ w
             assert "rows" not in names()
@@ -302,10 +308,7 @@ class TestReport:
 
 class TestConflicts:
     def test_a_given_name_wins(self):
-        w = torch.randn(8, 6, device=DEVICE)
-        x = torch.randn(12, 8, device=DEVICE)
-        tiledev.set_axis_group_name(x, {0: "rows"})
-        (x @ w).cpu()
+        x, w = remembered()
         x = torch.randn(9, 8, device=DEVICE)
         y = x @ w
         tiledev.set_axis_group_name(x, {0: "lines"})
@@ -316,10 +319,7 @@ class TestConflicts:
         y.cpu()
 
     def test_it_replaces_one_that_was_inherited(self):
-        w = torch.randn(8, 6, device=DEVICE)
-        x = torch.randn(12, 8, device=DEVICE)
-        tiledev.set_axis_group_name(x, {0: "rows"})
-        (x @ w).cpu()
+        x, w = remembered()
         x = torch.randn(9, 8, device=DEVICE)
         (x @ w).cpu()
         tiledev.set_axis_group_name(x, {0: "lines"})
@@ -328,10 +328,7 @@ class TestConflicts:
         del y
 
     def test_what_ops_tied_wins(self):
-        w = torch.randn(8, 6, device=DEVICE)
-        x = torch.randn(12, 8, device=DEVICE)
-        tiledev.set_axis_group_name(x, {0: "rows"})
-        (x @ w).cpu()
+        _, w = remembered()
         a, b = torch.randn(12, 8, device=DEVICE), torch.randn(12, 6, device=DEVICE)
         tiledev.set_axis_group_name(b, {0: "lines"})
         y = a @ w + b
@@ -394,13 +391,6 @@ class TestConflicts:
 
 
 class TestForgetting:
-    def remembered(self):
-        w = torch.randn(8, 6, device=DEVICE)
-        x = torch.randn(12, 8, device=DEVICE)
-        tiledev.set_axis_group_name(x, {0: "rows"})
-        (x @ w).cpu()
-        return x, w
-
     def inherits(self, w, name="rows"):
         y = torch.randn(9, 8, device=DEVICE) @ w
         found = name in names()
@@ -408,13 +398,13 @@ class TestForgetting:
         return found
 
     def test_with_the_name_of_the_tensor(self):
-        x, w = self.remembered()
+        x, w = remembered()
         assert self.inherits(w)
         tiledev.set_axis_group_name(x, {0: None})
         assert not self.inherits(w)
 
     def test_not_while_another_tensor_has_it(self):
-        x, w = self.remembered()
+        x, w = remembered()
         other = torch.randn(4, 3, device=DEVICE)
         tiledev.set_axis_group_name(other, {1: "rows"})
         tiledev.set_axis_group_name(x, {0: None})
@@ -422,7 +412,7 @@ class TestForgetting:
 
     @pytest.mark.parametrize("pending", [True, False])
     def test_with_an_inherited_name(self, pending):
-        x, w = self.remembered()
+        x, w = remembered()
         del x
         x = torch.randn(9, 8, device=DEVICE)
         y = (x @ w).relu()
@@ -434,14 +424,14 @@ class TestForgetting:
         del y
 
     def test_another_name_follows(self):
-        x, w = self.remembered()
+        x, w = remembered()
         tiledev.set_axis_group_name(x, {0: None})
         tiledev.set_axis_group_name(x, {0: "lines"})
         (x @ w).cpu()
         assert self.inherits(w, "lines")
 
     def test_one_of_two_names_in_a_place(self):
-        x, w = self.remembered()
+        x, w = remembered()
         y = torch.randn(9, 8, device=DEVICE)
         tiledev.set_axis_group_name(y, {0: "lines"})
         (y @ w).cpu()
@@ -450,7 +440,7 @@ class TestForgetting:
         assert self.inherits(w, "lines")
 
     def test_by_reset_graph(self):
-        x, w = self.remembered()
+        x, w = remembered()
         y = torch.randn(9, 8, device=DEVICE)
         (y @ w).cpu()  # has an inherited name
         tiledev.reset_graph()
@@ -462,7 +452,7 @@ class TestForgetting:
         del z
 
     def test_tiles_that_are_cleared(self):
-        _, w = self.remembered()
+        _, w = remembered()
         tiledev.set_axis_group_tiling("rows", 5)
         tiledev.clear_axis_group_tiling("rows")
         assert self.inherits(w)

@@ -191,6 +191,18 @@ def test_a_large_call_is_cut(case, mode):
     torch.testing.assert_close([x.cpu() for x in result], expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("mode", ["auto", "tiny"])
+def test_a_sum_into_memory_that_its_own_tiles_read(mode):
+    tiledev._C.set_tiling_mode(mode)
+
+    def f(x):
+        x = x + 0
+        torch.sum(x @ x.t(), 0, out=x.view(-1))
+        return x
+
+    torch.testing.assert_close(run_on(DEVICE, f, [X[:, :1]]), run_on("cpu", f, [X[:, :1]]))
+
+
 @pytest.mark.parametrize("correction", [0, 1, 300 * 400, 300 * 400 + 1])
 def test_variance_of_all_elements(correction):
     x = X * 3 + 1000
